@@ -12,7 +12,7 @@ const MaxBroadcasts = 1024
 
 // BroadcastTracker tracks and limits an engine's broadcasts in progress. It is safe for concurrent use.
 type BroadcastTracker struct {
-	// Counters, if set, includes the memory of broadcasts in its counter Buffered.
+	// Counters, if not nil, counts the memory of the broadcasts in progress in its counter Buffered.
 	Counters *Counters
 
 	mu     sync.Mutex
@@ -21,8 +21,8 @@ type BroadcastTracker struct {
 	closed bool
 }
 
-// Broadcast is a message to all connections. It is in progress until each loop or goroutine has called
-// MarkOneOwnerDone.
+// Broadcast is a message to all connections. It is in progress until MarkOneOwnerDone has been called numOwners times;
+// see RegisterBroadcast.
 type Broadcast struct {
 	Shared
 	tracker    *BroadcastTracker
@@ -31,11 +31,14 @@ type Broadcast struct {
 	ownersLeft atomic.Int32
 }
 
-// RegisterBroadcast starts a broadcast of a copy of p. Each of the numOwners owners must then call MarkOneOwnerDone.
+// RegisterBroadcast starts a broadcast of a copy of p. numOwners is the number of loops that deliver the broadcast to
+// their connections. In a model without loops, it is 1, because a single goroutine delivers the broadcast. When a loop
+// or this goroutine has delivered the broadcast, it must call MarkOneOwnerDone.
 //
-// RegisterBroadcast fails with ErrFull if MaxBroadcasts broadcasts are in progress, or if their total size would exceed
-// limits.MaxMailBytes. A broadcast may exceed MaxMailBytes if no other is in progress. RegisterBroadcast fails with
-// ErrTooLarge if p exceeds limits.MaxUnsent, and with ErrClosed after RejectNewBroadcasts.
+// RegisterBroadcast fails with ErrFull if MaxBroadcasts broadcasts are in progress, or if the total size of all
+// broadcasts would exceed limits.MaxMailBytes. A single broadcast may exceed MaxMailBytes if no other broadcast is in
+// progress. RegisterBroadcast fails with ErrTooLarge if p exceeds limits.MaxUnsent, and with ErrClosed after
+// RejectNewBroadcasts.
 func (b *BroadcastTracker) RegisterBroadcast(p []byte, numOwners int, limits *Limits) (*Broadcast, error) {
 	c := &Broadcast{tracker: b, size: len(p), started: MonotonicNow()}
 	c.ownersLeft.Store(int32(numOwners))
@@ -63,7 +66,8 @@ func (b *BroadcastTracker) addWithinLimits(c *Broadcast, limits *Limits) error {
 	return nil
 }
 
-// MarkOneOwnerDone records that one owner, a loop or goroutine, has passed the message to all of its connections.
+// MarkOneOwnerDone records that one of the numOwners loops or goroutines has passed the message to all of its
+// connections.
 func (c *Broadcast) MarkOneOwnerDone() {
 	if c.ownersLeft.Add(-1) > 0 {
 		return
@@ -76,7 +80,7 @@ func (c *Broadcast) MarkOneOwnerDone() {
 	b.bytes -= c.size
 }
 
-// RejectNewBroadcasts makes RegisterBroadcast fail with ErrClosed.
+// RejectNewBroadcasts makes all later calls of RegisterBroadcast fail with ErrClosed.
 func (b *BroadcastTracker) RejectNewBroadcasts() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

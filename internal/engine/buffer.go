@@ -19,7 +19,8 @@ const (
 	keptFreeBytes = 16 << 10 // FreeIdleBuffers reduces a FreeList to this size
 )
 
-// Buffer is a FIFO queue of bytes. Long output is stored in a list of Buffers, called pieces.
+// Buffer is a FIFO queue of bytes. Long output is stored in several Buffers, called pieces. The first piece contains
+// the list of the others.
 type Buffer struct {
 	bytes      []byte
 	start      int
@@ -38,10 +39,12 @@ type Buffer struct {
 	postedBytes     int // number of output bytes that still count as posted; see generationAndPosted
 }
 
-// Len returns the number of bytes in this buffer and in all pieces behind it.
+// Len returns the number of bytes that are left in this buffer. If this buffer is the first piece of a list, the number
+// includes the bytes of all pieces.
 func (b *Buffer) Len() int { return len(b.bytes) - b.start + b.restBytes }
 
-// Bytes returns the bytes of this buffer, without the pieces behind it. The slice is valid until the next append.
+// Bytes returns the bytes that are left in this buffer, without those of other pieces. The slice is valid until the
+// next append.
 func (b *Buffer) Bytes() []byte { return b.bytes[b.start:] }
 
 func (b *Buffer) totalCapacity() int {
@@ -85,8 +88,8 @@ func (b *Buffer) appendableBytes(maxCap int) int {
 	return max(maxCap, cap(b.bytes)) - len(b.bytes)
 }
 
-// grownCap returns the capacity that the buffer needs to store extraBytes more bytes. The capacity doubles up to
-// softMaxCap, and exceeds softMaxCap only as far as the bytes require.
+// grownCap returns the capacity that the buffer needs to store extraBytes more bytes. If the capacity must grow, it at
+// least doubles, up to softMaxCap. It exceeds softMaxCap only if the bytes would not fit otherwise.
 func (b *Buffer) grownCap(extraBytes, softMaxCap int) int {
 	if extraBytes += len(b.bytes); extraBytes > cap(b.bytes) {
 		return max(extraBytes, min(2*cap(b.bytes), softMaxCap))
@@ -125,8 +128,9 @@ type FreeList struct {
 	reduction    int // maxFreeBytes minus the limit of this list
 }
 
-// LimitToShare limits the memory of f. numLists such lists together then keep at most 1/mailboxShare of
-// limits.MaxBuffered, but each may keep keptFreeBytes. If MaxBuffered is 0, LimitToShare has no effect.
+// LimitToShare limits the memory that f keeps for reuse. If numLists free lists have this limit, they keep at most
+// 1/mailboxShare of limits.MaxBuffered together. But each of them may keep keptFreeBytes, even if the total is then
+// larger. If MaxBuffered is 0, LimitToShare has no effect.
 func (f *FreeList) LimitToShare(limits *Limits, numLists int) {
 	if limits.MaxBuffered > 0 {
 		f.reduction = maxFreeBytes - min(maxFreeBytes, max(limits.MaxBuffered/mailboxShare/numLists, keptFreeBytes))
@@ -191,7 +195,7 @@ func (f *FreeList) FreeIdleBuffers() {
 // SharedBuffers is a BufferPool that is safe for concurrent use.
 type SharedBuffers struct{ classes [sizeClasses]sync.Pool }
 
-// sizeClasses is the number of buffer sizes, which are powers of two.
+// sizeClasses is the number of different buffer sizes. All sizes are powers of two.
 const sizeClasses = 7
 
 func sizeClass(size int) int { return bits.Len(uint(max(size, minBufferSize)-1) / minBufferSize) }

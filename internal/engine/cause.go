@@ -9,7 +9,7 @@ import (
 // Cause is a class of reasons why connections are closed or refused. Each class has a counter.
 type Cause int
 
-// Values of Cause. Causes up to RefusedOther are for connections that ended before the handler's Opened was called.
+// Values of Cause. The values up to RefusedOther count connections that ended before the handler's Opened was called.
 const (
 	RefusedFull      Cause = iota // Limits.MaxConns
 	RefusedSource                 // Limits.MaxConnsPerSource

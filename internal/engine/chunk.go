@@ -8,8 +8,8 @@ import (
 // This file sends a message to the connections of a large group with one request per GroupChunk. Consecutive messages
 // to the same group share requests.
 
-// GroupChunk contains some connections of a large group, all with the same Runtime. It must not change after a message
-// was posted to it.
+// GroupChunk contains some of the connections of a large group. All connections of a chunk use the same Runtime. After
+// a message has been posted to a chunk, the chunk's list of connections must not change.
 type GroupChunk struct {
 	connList
 	set     *connSet
@@ -77,7 +77,7 @@ func (m *GroupChunk) broadcastShared(s *Shared) (t PostOutcomes) {
 	return t
 }
 
-// messageBatch is a request to send one or more messages to the connections of a chunk.
+// messageBatch is a request that makes the connections of a chunk send one or more messages.
 type messageBatch struct {
 	chunk    *GroupChunk
 	messages []batchMessage
@@ -92,8 +92,8 @@ type batchMessage struct {
 	excluded []int // indexes of the connections that must not get the message
 }
 
-// PutSharedForEachOpenInChunk queues a message for the open connections of a chunk. The connections must belong to the
-// mailbox's owner. The message must have 1 to Limits.MaxUnsent bytes.
+// PutSharedForEachOpenInChunk queues the message s for all open connections of a chunk. The connections must belong to
+// the mailbox's owner. The message must have at least 1 and at most Limits.MaxUnsent bytes.
 func (b *Mailbox) PutSharedForEachOpenInChunk(chunk *GroupChunk, s *Shared) (t PostOutcomes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -165,9 +165,11 @@ func (m *messageBatch) addMessage(p batchMessage) {
 	m.size += len(p.Bytes)
 }
 
-// ForEachConn splits a request for a batch into requests for single connections, and calls deliver with each. It
-// handles at most maxConns connections, beginning at index firstIndex. It returns the index at which to continue, or 0
-// after the last connection. A request for a single connection is delivered unchanged, and the result is 0.
+// ForEachConn calls deliver for each connection of a batch, with requests for this single connection. It handles at
+// most maxConns connections, beginning at index firstIndex, and returns the index at which the caller must continue.
+// After the last connection, it returns 0.
+//
+// If m is a request for a single connection instead of a batch, ForEachConn passes m to deliver and returns 0.
 func (m QueuedRequest) ForEachConn(firstIndex, maxConns int, deliver func(QueuedRequest)) (nextIndexOrZero int) {
 	if m.Conn != nil {
 		deliver(m)

@@ -1,7 +1,7 @@
 package engine
 
-// OnEOF records that the peer has sent EOF. From then on, all output must be sent within Limits.CloseTimeout, unless
-// the connection is retained or relayed.
+// OnEOF records that the peer has sent EOF. From then on, all output must be sent within Limits.CloseTimeout. This
+// limit does not apply to a connection that is relayed or that the handler has retained; see Retain.
 func (c *Conn) OnEOF() {
 	if l := c.layer(); l != nil && !c.is(peerEOF|closing|failed) {
 		c.closeOrAbortIfLayerError(l.OnEOF(c))
@@ -9,8 +9,9 @@ func (c *Conn) OnEOF() {
 	c.MarkPeerEOFAndForwardOrStartTimeout()
 }
 
-// MarkPeerEOFAndForwardOrStartTimeout is OnEOF for a layer that has detected the EOF itself: the layer's OnEOF is not
-// called.
+// MarkPeerEOFAndForwardOrStartTimeout has the same effect as OnEOF, but does not call the layer's OnEOF. Layers call
+// this method when the peer has ended the input by a message of the layer's protocol, such as the close_notify alert of
+// TLS.
 func (c *Conn) MarkPeerEOFAndForwardOrStartTimeout() {
 	c.state |= peerEOF
 	if c.is(relayed) && !c.is(closing|failed) {
@@ -34,11 +35,11 @@ func (c *Conn) Abort(reason error) {
 	c.abortWith(reason)
 }
 
-// maxDrainReads is the maximum number of times that a shutdown reads again from a connection before closing it.
+// maxDrainReads limits how many reads with input can delay the close of a connection during a shutdown.
 const maxDrainReads = 64
 
-// BeginShutdownDrain schedules a call of the handler's Draining. Input that has already arrived is still handled. The
-// connection then closes as soon as it is idle.
+// BeginShutdownDrain makes the connection close as soon as the connection is idle, because the engine is shutting down.
+// The handler's Draining is called first. Input that has already arrived is still handled.
 func (c *Conn) BeginShutdownDrain() {
 	if c.is(draining | closing) {
 		return
@@ -50,9 +51,13 @@ func (c *Conn) BeginShutdownDrain() {
 	c.ensureRare().drainReadsLeft = maxDrainReads
 }
 
-// clearFinalReadUnlessNeeded is called after a read with input. It clears the flag finalReadPending if the connection
-// may close without a further read. The flag stays set for the first maxDrainReads reads of a drain and while a time
-// limit is exceeded. Without a drain, it also stays set while input waits for a worker.
+// clearFinalReadUnlessNeeded is called after a read that has found input. The flag finalReadPending means that the
+// connection must be read again before it may close. clearFinalReadUnlessNeeded clears this flag, unless one of the
+// following applies:
+//
+//   - A time limit is exceeded.
+//   - The engine shuts down, and the shutdown has not yet made maxDrainReads such reads from the connection.
+//   - The engine does not shut down, and buffered input waits for the handler.
 func (c *Conn) clearFinalReadUnlessNeeded() {
 	switch {
 	case c.is(draining) && c.extra != nil && c.extra.drainReadsLeft > 0:
@@ -65,9 +70,12 @@ func (c *Conn) clearFinalReadUnlessNeeded() {
 	}
 }
 
-// CloseIfTimedOutAfterEmptyRead closes the connection if a time limit is exceeded, and permits a pending drain to close
-// it. Drivers call it after a read that found nothing or emptied the socket. While input waits for a worker, only a
-// drain has an effect.
+// CloseIfTimedOutAfterEmptyRead is called after a read that has found no input or has emptied the socket. The flag
+// finalReadPending means that a timeout or a shutdown has waited for this read. If the flag is not set,
+// CloseIfTimedOutAfterEmptyRead has no effect. Otherwise, it clears the flag. If a time limit is still exceeded, it
+// also closes the connection.
+//
+// While buffered input waits for the handler, CloseIfTimedOutAfterEmptyRead has an effect only during a shutdown.
 func (c *Conn) CloseIfTimedOutAfterEmptyRead() {
 	if !c.is(finalReadPending) || c.is(inputHeld) && !c.is(draining) {
 		return
@@ -97,8 +105,8 @@ func (c *Conn) CloseWith(reason error) {
 	c.invalidateRefsAndStartClosing(reason)
 }
 
-// CloseAfterPeerEOF is like CloseWith, but waits for the peer's EOF before it shuts down the sending direction. If no
-// EOF arrives within Limits.CloseTimeout, the connection is closed anyway.
+// CloseAfterPeerEOF is like CloseWith, but does not shut down the sending direction before the peer has sent EOF. If
+// the peer does not send EOF within Limits.CloseTimeout, the connection is closed anyway.
 func (c *Conn) CloseAfterPeerEOF(reason error) {
 	if !c.is(closing | shut) {
 		c.CloseWith(reason)
@@ -168,8 +176,8 @@ func (c *Conn) nextCloseWriteAction() Action {
 	return ShutWrite
 }
 
-// appendLayerCloseOnce makes the layer append its closing message, once. outputPending is true if there is a message to
-// send.
+// appendLayerCloseOnce makes the layer append its closing message to the output. Further calls have no effect.
+// outputPending reports whether there is output to send.
 func (c *Conn) appendLayerCloseOnce() (outputPending bool) {
 	if c.layer() == nil || c.extra.layerCloseSent {
 		return false
@@ -179,8 +187,8 @@ func (c *Conn) appendLayerCloseOnce() (outputPending bool) {
 	return c.out != nil
 }
 
-// CloseWrite shuts down the sending direction once all output has been sent, including messages that other goroutines
-// have posted. Later writes fail. The peer reads EOF and may keep sending.
+// CloseWrite shuts down the sending direction as soon as all output has been sent. The output includes messages that
+// were posted through a Ref. After CloseWrite, calls of Write fail. The peer reads EOF, but may keep sending.
 func (c *Conn) CloseWrite() {
 	if c.is(open) && !c.is(closing|failed) {
 		c.state |= closingWrite
@@ -190,7 +198,8 @@ func (c *Conn) CloseWrite() {
 func (c *Conn) isSendClosed() bool { return c.is(shut) || c.extra != nil && c.extra.layerCloseSent }
 
 // Retain keeps the connection open after the peer's EOF or during a shutdown, so that the handler can write more
-// output. Each Retain needs a Release. After EOF, a retained connection that is idle for Limits.IdleTimeout is closed.
+// output. The handler must call Release once for each call of Retain. After the peer's EOF, a retained connection is
+// closed if it is idle for Limits.IdleTimeout.
 func (c *Conn) Retain() {
 	if !c.is(open) || c.is(closing|failed) {
 		return
@@ -211,8 +220,8 @@ func (c *Conn) Release() {
 	c.freeExtraIfZero()
 }
 
-// freeExtraIfZero frees c.extra if all fields of the connExtra are zero. If only the fields of its rareState are zero,
-// it frees the rareState.
+// freeExtraIfZero frees c.extra if all of its fields, including those of its rareState, are zero. If only the fields of
+// the rareState are zero, it frees only the rareState.
 func (c *Conn) freeExtraIfZero() {
 	switch x := c.extra; {
 	case x == nil:

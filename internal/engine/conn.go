@@ -120,7 +120,8 @@ func (c *Conn) Bind(rt *Runtime, slot, generation uint32) {
 // Slot returns the connection's index among the connections of its owner.
 func (c *Conn) Slot() uint32 { return c.slot }
 
-// Generation returns the generation number of current Refs to the connection.
+// Generation returns the connection's current generation number. The number changes when the connection begins to
+// close. A Ref with another generation number is no longer valid.
 func (c *Conn) Generation() uint32 { return c.refState.generation() }
 
 func (c *Conn) FD() int32 {
@@ -130,23 +131,24 @@ func (c *Conn) FD() int32 {
 	return c.fd & (MaxFD - 1)
 }
 
-// SetFD stores fd, the driver's descriptor for the connection. fd must be less than MaxFD. SetFD also clears the
-// listener's number, which is stored in the upper bits of the same field.
+// SetFD stores the driver's descriptor of the connection. The descriptor must be less than MaxFD. SetFD also clears the
+// listener's number, because one field stores both numbers.
 func (c *Conn) SetFD(fd int32) { c.fd = fd }
 
 func (c *Conn) DriverFlags() uint16 { return c.driverFlags }
 
-// SetDriverFlags stores flags of the driver, such as the events for which the driver watches the descriptor.
+// SetDriverFlags stores flags for the driver, for example the events for which the driver watches the descriptor.
 func (c *Conn) SetDriverFlags(flags uint16) { c.driverFlags = flags }
 
-// OnDialling records the address of a dial and the time, by MonotonicNow, when it began. For a unix socket, peer is
-// zero.
+// OnDialling records that a dial has begun. peer is the peer's address, or the zero value for a unix socket. started is
+// the time when the dial began, on the clock of MonotonicNow.
 func (c *Conn) OnDialling(peer netip.AddrPort, started time.Duration) {
 	c.SetPeerAddr(peer)
 	c.ensureRare().dialStarted = started
 }
 
-// DialStartedAt returns the time by MonotonicNow when dialling began. It is valid until Opened has returned.
+// DialStartedAt returns the time when dialling began, on the clock of MonotonicNow. The result is valid until the
+// handler's Opened has returned.
 func (c *Conn) DialStartedAt() time.Duration {
 	if c.extra == nil {
 		return 0
@@ -154,8 +156,8 @@ func (c *Conn) DialStartedAt() time.Duration {
 	return c.extra.dialStarted
 }
 
-// OnOpen records that the connection is established. It starts the first layer. Without a layer, it calls the handler's
-// Opened or, if workers run the handlers, schedules the call.
+// OnOpen records that the connection is established. If the connection has a first layer, OnOpen starts this layer.
+// Otherwise, it calls the handler's Opened. If workers run the handlers, it schedules the call of Opened instead.
 func (c *Conn) OnOpen(peer netip.AddrPort, isDialled bool) {
 	c.state = c.state&ownHandler | open | neverHeard
 	switch {
@@ -236,10 +238,12 @@ var (
 	rarePool  = sync.Pool{New: func() any { return new(rareState) }}
 )
 
-// Output returns the next bytes to send; more may follow. The slice is valid until the connection's next event.
+// Output returns the next bytes to send. Further output may follow after these bytes have been sent. The slice is valid
+// until the connection's next event.
 func (c *Conn) Output() []byte { return c.out.Bytes() }
 
-// OnSendStarted records that the kernel reads the bytes of Output asynchronously. The bytes do not move until OnSent.
+// OnSendStarted records that the kernel has begun to read the bytes of Output asynchronously. The engine does not move
+// these bytes in memory until OnSent is called.
 func (c *Conn) OnSendStarted() {
 	c.out.inKernel = true
 	c.state |= blocked
@@ -254,7 +258,8 @@ func (c *Conn) StartWriteTimerIfStopped(now time.Duration) {
 	}
 }
 
-// OnSent records that the kernel has accepted bytes of Output or, after the action SendFile, of the first queued file.
+// OnSent records that the kernel has accepted sentBytes bytes. These are the first bytes of Output or, after the action
+// SendFile, the next bytes of the first queued file.
 func (c *Conn) OnSent(sentBytes int) {
 	c.runtime.Counters.Add(Writes, 1)
 	c.runtime.Counters.Add(BytesOut, int64(sentBytes))
@@ -284,7 +289,8 @@ func (c *Conn) OnSent(sentBytes int) {
 // OnWritable records that the kernel accepts output again.
 func (c *Conn) OnWritable() { c.state &^= blocked }
 
-// MarkWriteShutAndStartLinger records that the sending direction was shut. If c is closing, Limits.Linger starts.
+// MarkWriteShutAndStartLinger records that the sending direction was shut down. If c is closing, the peer then has the
+// time Limits.Linger to send EOF. After this time, c is closed anyway.
 func (c *Conn) MarkWriteShutAndStartLinger() {
 	c.state |= shut
 	if c.is(closing) {
@@ -292,8 +298,9 @@ func (c *Conn) MarkWriteShutAndStartLinger() {
 	}
 }
 
-// HandleOrDeferForPendingLayer handles a request from the mailbox. While a new layer is being inserted, it defers the
-// request. data contains the request's bytes and is valid only during the call.
+// HandleOrDeferForPendingLayer handles a request from the mailbox. While a new layer is being inserted, it only stores
+// the request, which is then handled after the insertion. data contains the request's bytes and is valid only during
+// the call.
 func (c *Conn) HandleOrDeferForPendingLayer(req QueuedRequest, data []byte) {
 	if req.shared != nil {
 		data = req.shared.Bytes
@@ -356,7 +363,7 @@ func (c *Conn) handleRequest(req QueuedRequest, data []byte) {
 	}
 }
 
-// WantsInput reports whether the driver should read.
+// WantsInput reports whether the driver should read from the connection.
 func (c *Conn) WantsInput() bool {
 	switch {
 	case c.is(peerEOF|failed) || c.isExporting():
@@ -426,7 +433,7 @@ func (c *Conn) actionDuringHandshake() Action {
 	return Wait
 }
 
-// InHandshake reports whether the connection is in its first handshake, before Opened.
+// InHandshake reports whether the connection is in the handshake that precedes the call of Opened.
 func (c *Conn) InHandshake() bool { return c.is(handshaking) && !c.hasPendingLayer() }
 
 // DiscardBuffers frees the unused input and, if alsoOutput is set, the unsent output. The caller must not set

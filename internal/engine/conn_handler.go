@@ -1,7 +1,7 @@
 package engine
 
-// ConnHandler is the handler of a single connection. It replaces the engine's Handler and callbacks for this
-// connection, and stores the connection's value. The rules of Handler apply.
+// ConnHandler is the handler of a single connection, and stores the connection's value. For this connection, it
+// replaces the engine's Handler and the callbacks of Config that have the same names.
 type ConnHandler interface {
 	Handler
 	// NewLayer, Drained, Missed, Draining and Timer are as in Config.
@@ -18,14 +18,14 @@ type ConnHandler interface {
 	SetValue(v any)
 }
 
-// SetConnHandler makes h the connection's handler, beginning with the next handler call. The connection's Value and
-// SetValue then use h.
+// SetConnHandler makes h the connection's handler, beginning with the next handler call. From now on, h also stores the
+// connection's value: Conn.Value and Conn.SetValue call the methods of h.
 func (c *Conn) SetConnHandler(h ConnHandler) {
 	c.lockAndSetUserData(h)
 	c.state |= ownHandler
 }
 
-// ConnHandler returns the connection's own handler, or nil.
+// ConnHandler returns the handler that was set by SetConnHandler, or nil.
 func (c *Conn) ConnHandler() (ownOrNil ConnHandler) {
 	if !c.is(ownHandler) {
 		return nil
@@ -33,7 +33,8 @@ func (c *Conn) ConnHandler() (ownOrNil ConnHandler) {
 	return c.userData.(ConnHandler)
 }
 
-// ResetFailedDial resets a connection whose dial has failed, and returns its ConnHandler, or nil if it has none.
+// ResetFailedDial resets a connection whose dial has failed. It returns the ConnHandler that the connection had, or
+// nil.
 func (c *Conn) ResetFailedDial() ConnHandler {
 	o := c.ConnHandler()
 	c.state, c.extra, c.userData = 0, nil, nil
@@ -47,7 +48,7 @@ func (c *Conn) Value() any {
 	return c.userData
 }
 
-// SetValue stores v for the connection until the handler's Closed has returned.
+// SetValue stores v as the connection's value. The value is kept until the handler's Closed has returned.
 func (c *Conn) SetValue(v any) {
 	if o := c.ConnHandler(); o != nil {
 		g := c.refLock()

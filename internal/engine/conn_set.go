@@ -24,7 +24,8 @@ type connList struct {
 	subscriptions []*LatestSubscription // one per ref; nil if the group has no latest value
 }
 
-// indexOf returns the index of the entry for c, whatever its generation, or -1 if there is none.
+// indexOf returns the index of the entry for c, or -1 if there is none. The generation of the entry's Ref does not
+// matter.
 func (l *connList) indexOf(c *Conn) int {
 	for i := range l.refs {
 		if l.refs[i].c == c {
@@ -155,7 +156,8 @@ func (s *connSet) insertGrowAndRemoveSomeClosed(r Ref, sub *LatestSubscription) 
 	s.removeSomeClosed(o)
 }
 
-// remove removes r from the set and returns its subscription, which may be nil. If r is not in the set, ok is false.
+// remove removes r from the set. sub is the subscription of r to the group's latest value, or nil if r has none. If r
+// is not in the set, ok is false.
 func (s *connSet) remove(r Ref) (sub *LatestSubscription, ok bool) {
 	o := s.findTable(r.c.runtime)
 	if o == nil {
@@ -205,7 +207,8 @@ func (s *connSet) writableChunk(table *ownerTable, chunkIndex int) *GroupChunk {
 	return m
 }
 
-// splitIndex returns the index of the chunk whose connections were divided to create the table's last chunk.
+// splitIndex returns the index of the chunk from which the table's last chunk was split off. When a table grows, the
+// connections of that chunk are divided between that chunk and the new last chunk.
 func (o *ownerTable) splitIndex() int {
 	last := len(o.chunks) - 1
 	return last - 1<<(bits.Len(uint(last))-1)

@@ -81,8 +81,8 @@ const (
 
 const _ = uint(Accepted - OverloadActions - Counter(overload.NumActions)) // there is a gauge for each action
 
-// Counters contains the counters of one owner of connections, such as a loop. Each owner has its own Counters, because
-// sharing cache lines would be slow. Counters is safe for concurrent use.
+// Counters contains the counters of a loop or of another owner of connections. Each owner has its own Counters, because
+// counters that several processors change are slow. Counters is safe for concurrent use.
 type Counters struct {
 	n [counters]atomic.Int64
 	_ [64]byte // pads the next loop's counters onto another cache line
@@ -103,7 +103,7 @@ func (c *Counters) SetGaugeBool(gauge Counter, on bool) {
 
 func (c *Counters) Get(what Counter) int64 { return c.n[what].Load() }
 
-// CountRefused counts a connection that was rejected or that ended before Opened.
+// CountRefused counts a connection that was rejected or that ended before the handler's Opened was called.
 func (c *Counters) CountRefused(cause Cause) { c.n[refusals+Counter(cause)].Add(1) }
 
 func (c *Counters) countClosed(cause Cause) { c.n[closings+Counter(cause-NumRefusedCauses)].Add(1) }
@@ -115,7 +115,8 @@ func (c *Counters) CountLoopTurn(took time.Duration) {
 
 func (c *Counters) CountHandlerCall(took time.Duration) { c.recordDuration(handlerCallTimes, took) }
 
-// AddToWithMaxAge adds all counters to sum. Of OldestBroadcastAge, it keeps the larger value instead of the sum.
+// AddToWithMaxAge adds all counters to sum, except OldestBroadcastAge. For OldestBroadcastAge, sum gets the larger of
+// the two values.
 func (c *Counters) AddToWithMaxAge(sum *Counts) {
 	for i := range c.n {
 		if n := c.n[i].Load(); Counter(i) == OldestBroadcastAge {
@@ -135,7 +136,7 @@ func (c *Counters) SetAll(counts *Counts) {
 // Counts is a snapshot of Counters.
 type Counts [counters]int64
 
-// WithoutGauges returns a copy of n in which all gauges are 0.
+// WithoutGauges returns a copy of n in which all gauges are 0. Gauges are the counters that can decrease.
 func (n Counts) WithoutGauges() Counts {
 	clear(n[:gauges])
 	return n
@@ -166,8 +167,9 @@ type Histogram struct {
 	Buckets [Buckets]int64
 }
 
-// MeanTurnAtRandomTime estimates how long the loop iteration takes that is in progress at a random time. The result is
-// the mean duration, weighted by duration. Iterations that the earlier snapshot contains do not count.
+// MeanTurnAtRandomTime estimates the mean duration of the loop iteration that is in progress at a random time. Long
+// iterations have more weight, because a random time is more likely to fall into a long iteration. The estimate ignores
+// iterations that are already part of the earlier snapshot.
 func (h Histogram) MeanTurnAtRandomTime(before Histogram) time.Duration {
 	var sum, squares float64
 	for i, n := range h.Buckets {

@@ -6,12 +6,13 @@ import (
 	"slices"
 )
 
-// ErrShard means that Detach is not possible, because the connection's loop has its own descriptor table.
+// ErrShard means that Detach is not possible, because the connection belongs to a loop with its own descriptor table.
 var ErrShard = errors.New("myriad: Detach is not available on a loop with its own descriptor table; lower Limits.MaxConns or use Server.Processes")
 
 // Detach removes the connection from the engine. The handler gets no more input. When all output has been sent, the
-// engine calls onDetached with the connection as a net.Conn and with the unused input. It then calls the handler's
-// Closed with ErrDetached. If the connection ends earlier, onDetached is not called.
+// engine calls onDetached with the connection as a net.Conn and with the input that the handler has not used. It then
+// calls the handler's Closed with ErrDetached. If the connection ends before all output has been sent, onDetached is
+// not called.
 func (c *Conn) Detach(onDetached func(nc net.Conn, unread []byte)) error {
 	switch {
 	case !c.is(open) || c.is(closing|failed|closingWrite|shut):

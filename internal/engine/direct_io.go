@@ -96,7 +96,8 @@ func (c *Conn) sendOutputThenPieces(pieces [][]byte) (pieceBytesSent int) {
 	return n - before
 }
 
-// writevOutputThenPieces sends the output and pieces with one vectored write. sentBytes includes the output.
+// writevOutputThenPieces sends the output and then the pieces with one vectored write. sentBytes counts the sent bytes
+// of both.
 func (c *Conn) writevOutputThenPieces(pieces [][]byte) (sentBytes int) {
 	list := vectorPool.Get().(*[maxDirectPieces][]byte)
 	all := list[:0]
@@ -138,7 +139,8 @@ func (c *Conn) freeSentOutputAndAdvanceFiles() {
 	c.removeFinishedFilesAndAdvance()
 }
 
-// directSentInEvent returns how many bytes were sent without buffering during the current event.
+// directSentInEvent returns how many bytes were sent directly, without being copied to the output, during the current
+// event.
 func (c *Conn) directSentInEvent() int {
 	switch {
 	case c.runtime.ClockSlack == 0:
@@ -157,8 +159,8 @@ func (c *Conn) setDirectSentInEvent(sentBytes int) {
 	}
 }
 
-// startPendingLayerAndUpdatePause completes the handling of an event. It starts a requested layer. If output was sent
-// without buffering, it pauses or resumes reading according to the amount of unsent output.
+// startPendingLayerAndUpdatePause completes the handling of an event. It starts a layer that was requested during the
+// event. If bytes were sent directly, it pauses or resumes reading according to the amount of unsent output.
 func (c *Conn) startPendingLayerAndUpdatePause() {
 	if c.hasPendingLayer() {
 		c.startPendingLayerOrClose()
@@ -171,16 +173,17 @@ func (c *Conn) startPendingLayerAndUpdatePause() {
 	c.resumeAndScheduleDrainedIfLow()
 }
 
-// CanReceiveDirectly reports whether the connection supports Ref.ReceiveWhileReadingIsOff. Call it only during a
-// handler call that uses all input.
+// CanReceiveDirectly reports whether the connection supports Ref.ReceiveWhileReadingIsOff. It must be called during a
+// handler call, and the handler must use all of its input in this call.
 func (c *Conn) CanReceiveDirectly() bool {
 	return c.runtime.ReceiveDirect != nil && !c.runtime.OnWorkers && c.ensureReadRateIfLimited() == nil && c.in == nil && c.layer() == nil && !c.is(peerEOF|relayed)
 }
 
-// ReceiveWhileReadingIsOff reads available bytes into p without blocking. It returns 0 if no bytes have arrived or the
-// connection has ended. The engine handles the end of the connection when reading is on again.
+// ReceiveWhileReadingIsOff reads available bytes into p without blocking. It returns 0 if no bytes have arrived or if
+// the connection has ended. The engine handles the end of the connection when reading is turned on again.
 //
-// p must not be empty, and reading must be off. Any goroutine may make the call, but only one at a time.
+// p must not be empty. Reading must have been turned off; see Conn.SetReading. Any goroutine may call
+// ReceiveWhileReadingIsOff, but only one at a time.
 func (r Ref) ReceiveWhileReadingIsOff(p []byte) (n int) {
 	r.callLockedIfOpen(func(c *Conn) { n = c.runtime.ReceiveDirect(c, p) })
 	if n > 0 {
@@ -190,16 +193,17 @@ func (r Ref) ReceiveWhileReadingIsOff(p []byte) (n int) {
 	return n
 }
 
-// CanSendFromOthers reports whether other goroutines may call SendWhileOutputIsEmpty until the owner writes to c.
+// CanSendFromOthers reports whether goroutines other than the connection's owner may now call
+// Ref.SendWhileOutputIsEmpty. These goroutines must no longer call SendWhileOutputIsEmpty when the owner writes to c.
 func (c *Conn) CanSendFromOthers() bool {
 	return c.runtime.SendFromOthers != nil && !c.runtime.OnWorkers && !c.hasOutput() && c.layer() == nil && !c.is(relayed|closingWrite|closing)
 }
 
-// SendWhileOutputIsEmpty sends its arguments in order, without blocking. It returns the number of bytes sent, or 0 if
-// the connection has begun to close.
+// SendWhileOutputIsEmpty sends the given slices in order, without blocking. It returns the number of bytes sent. If the
+// connection has begun to close, it returns 0.
 //
 // The first slice must not be empty, and at most 63 others may follow. Any goroutine may call SendWhileOutputIsEmpty,
-// but only one at a time, and only while nothing else writes to the connection; see CanSendFromOthers.
+// but only one at a time, and only while nothing else writes to the connection; see Conn.CanSendFromOthers.
 func (r Ref) SendWhileOutputIsEmpty(first []byte, rest ...[]byte) (n int) {
 	r.callLockedIfOpen(func(c *Conn) { n = c.runtime.SendFromOthers(c, first, rest) })
 	if n > 0 {

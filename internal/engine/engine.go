@@ -102,19 +102,21 @@ type Handler interface {
 	Closed(c *Conn, reason error)
 }
 
-// DialFailer is an optional interface of a Handler. An engine calls DialFailed after a failed connection attempt.
+// DialFailer is an optional interface that a Handler may implement. The engine calls DialFailed after a failed
+// connection attempt.
 type DialFailer interface {
 	// DialFailed may be called on any goroutine.
 	DialFailed(err error)
 }
 
-// Nudger is an optional interface of a Handler. Ref.Nudge makes the connection's owner call Nudged.
+// Nudger is an optional interface that a Handler may implement. After a call of Ref.Nudge, the connection's owner calls
+// Nudged.
 type Nudger interface {
 	Nudged(c *Conn)
 }
 
-// Limits contains the limits of an engine and its connections. Sizes are in bytes. Model.Start applies a default only
-// to HighWater and LowWater; the caller must fill in the others.
+// Limits contains the limits of an engine and its connections. Sizes are in bytes. If HighWater is 0, Model.Start sets
+// HighWater and LowWater. It sets no defaults for the other fields.
 type Limits struct {
 	MaxConns            int
 	MaxMessage          int
@@ -129,7 +131,7 @@ type Limits struct {
 	// ReadRate limits the input bytes per second of a connection, counted after layers have decoded them. MessageRate
 	// limits its messages per second. 0 means no limit.
 	ReadRate, MessageRate int
-	// HandshakeTimeout limits the duration of handshakes. In this and all following fields, 0 means no limit.
+	// HandshakeTimeout limits the duration of a handshake. For this field and all fields below, 0 means no limit.
 	HandshakeTimeout time.Duration
 	FirstByteTimeout time.Duration
 	MessageTimeout   time.Duration
@@ -152,47 +154,53 @@ type Config struct {
 	Overload *overload.Manager
 	// RefusalReply, if set, returns the bytes to send to a rejected connection. It may be called on any goroutine.
 	RefusalReply func(peer netip.AddrPort, reason error) (answer []byte)
-	// IsProxy, if set, reports whether an address belongs to a proxy, which announces the client's address on each
-	// connection. listener is the listener's number.
+	// IsProxy, if set, reports whether the address a belongs to a proxy. A proxy must announce its client's address at
+	// the beginning of each connection. listener is the number of the listener that has accepted the connection.
 	IsProxy func(listener int, a netip.Addr) bool
 	// NewLayer, if set, returns the first layer of a new connection, or nil. The connection's owner calls it.
 	NewLayer  func(c *Conn) Layer
 	Heartbeat Heartbeat
-	// DropMessages drops messages above the output limit of a slow peer. Otherwise, they close the connection.
+	// DropMessages makes the engine drop a message that would make the connection's unsent output exceed
+	// Limits.MaxUnsent. If DropMessages is false, the engine instead closes the connection with ErrSlowConsumer.
 	DropMessages bool
-	// WriteDelay is how long output from other goroutines waits, so that several messages share a write. Broadcasts
-	// wait, too. The goroutine model ignores WriteDelay.
+	// WriteDelay is how long the engine may hold back broadcasts and small messages that goroutines send through a Ref.
+	// After the delay, the engine can send several messages to a connection with a single write. The goroutine model
+	// ignores WriteDelay.
 	WriteDelay time.Duration
-	// Missed, if set, is called after a connection has missed n more messages because its peer is slow. The engine
-	// delays the call until the connection's unsent output has fallen to Limits.LowWater.
+	// Missed, if set, is called after a connection has missed messages because its peer reads too slowly. n is the
+	// number of messages missed since the previous call. The engine delays the call until at most Limits.LowWater bytes
+	// of the connection's output are unsent.
 	Missed func(c *Conn, n int64)
 	// Drained, if set, is called when a connection's unsent output has fallen from above HighWater to LowWater.
 	// Draining, if set, is called when a drain begins.
 	Drained, Draining func(c *Conn)
 	// Timer, if set, is called when a connection's timer fires.
 	Timer func(c *Conn)
-	// Save appends the handler's state of a connection to a slice and returns the extended slice. Restore reads this
-	// state in another process. Without Save, connections with a value stay in this process.
+	// Save, if set, appends the handler's state of a connection to the given slice and returns the extended slice. When
+	// the connection moves to another process, Restore gets this state there. If Save is nil, connections with a value
+	// stay in this process; see Conn.SetValue.
 	Save    func(c *Conn, to []byte) ([]byte, error)
 	Restore func(c *Conn, state []byte) error
-	// SaveState, if set, writes the handler's state that belongs to no single connection. In an upgrade, RestoreState
-	// reads this state in the new process.
+	// SaveState, if set, writes the part of the handler's state that belongs to no single connection. During an
+	// upgrade, RestoreState reads this state in the new process.
 	SaveState    func(w io.Writer) error
 	RestoreState func(r io.Reader) error
-	// RestoreLayer, if set, makes a layer from the result of MovableLayer.AppendState, possibly in another process.
-	// Without RestoreLayer, connections with a layer stay in this process.
+	// RestoreLayer, if set, makes a layer from a state that MovableLayer.AppendState has returned, usually in another
+	// process. If RestoreLayer is nil, connections with a layer stay in this process.
 	RestoreLayer func(state []byte) (Layer, error)
-	// SaveConnHandler is like Save, but for connections with a ConnHandler. RestoreConnHandler is like Restore, and
-	// also sets the ConnHandler. Without SaveConnHandler, connections with a ConnHandler stay in this process.
+	// SaveConnHandler and RestoreConnHandler have the roles of Save and Restore for connections with a ConnHandler.
+	// RestoreConnHandler must also set the connection's ConnHandler. If SaveConnHandler is nil, connections with a
+	// ConnHandler stay in this process.
 	SaveConnHandler    func(c *Conn, to []byte) ([]byte, error)
 	RestoreConnHandler func(c *Conn, state []byte) error
-	// ListenerCallbacks, if not empty, replaces the callbacks that belong to a connection: Handler, Heartbeat.Send,
-	// Heartbeat.Message, Missed, Drained, Draining, Timer, Shed, and the functions that save or restore the state of a
-	// connection's handler. Element i+1 applies to connections of listener i. Element 0 applies to connections without
-	// a listener.
+	// ListenerCallbacks, if not empty, contains the callbacks for the connections of each listener. Element i+1 is for
+	// the connections of listener i. Element 0 is for connections without a listener, for example dialled connections.
+	// Each element replaces these fields of this Config: Handler, Heartbeat.Send, Heartbeat.Message, Missed, Drained,
+	// Draining, Timer, Shed, and the functions that save or restore the state of a connection's handler.
 	ListenerCallbacks []*Config
-	// PredecessorListeners maps listener numbers of the previous process to those of this process. Imported connections
-	// of a listener that maps to -1 are refused. If it is empty, the numbers are the same.
+	// PredecessorListeners contains this process's listener number for each listener of the previous process, or -1 for
+	// a listener that no longer exists. Imported connections of such a listener are refused. If PredecessorListeners is
+	// empty, both processes use the same numbers.
 	PredecessorListeners []int
 	Server               any
 	// Shed, if set, is called on the loop instead of Received while the Pool is full or Overload rejects requests.
@@ -200,10 +208,10 @@ type Config struct {
 	Shed func(c *Conn, in []byte, reason error) (used int)
 	// Loops is the number of loops, at least 1. Models without loops ignore it.
 	Loops int
-	// StartPaused makes the engine start with accepting paused; see Engine.PauseAccept. The listeners are then shared
-	// with another process; see Migrator.SetListenersShared.
+	// StartPaused makes the engine start with accepting paused; see Engine.PauseAccept. The engine also assumes that it
+	// shares the listeners with another process; see Migrator.SetListenersShared.
 	StartPaused bool
-	// MaxConnsPerShard, if positive, limits the connections of each loop, and gives each loop its own descriptor table.
+	// MaxConnsPerShard, if positive, limits the connections of each loop. Each loop then has its own descriptor table.
 	// All loops together must have capacity for Limits.MaxConns connections.
 	MaxConnsPerShard int
 	// Spin is how long an idle loop busy-polls before it blocks.
@@ -216,25 +224,24 @@ type Config struct {
 	AutoWorkers bool
 	// ResetDialled closes dialled connections with a reset, which avoids TIME_WAIT.
 	ResetDialled bool
-	// IgnoreHighWater lets a connection be read even if more than Limits.HighWater bytes are unsent. It suits handlers
-	// that do not answer their input.
+	// IgnoreHighWater makes the engine read from connections even if more than Limits.HighWater bytes of their output
+	// are unsent. It is for handlers that do not answer their input.
 	IgnoreHighWater bool
 	Socket          Socket
 	Scheduler       Scheduler
 	Log             *slog.Logger
 }
 
-// Scheduler calls the Nudged method of handlers at planned times, in most cases without a mailbox. Each loop calls the
-// Scheduler once per iteration, with the loop's index. In a model without loops, a separate goroutine calls the
-// Scheduler, with loop -1.
+// Scheduler calls the Nudged method of handlers at planned times. Each loop calls the Scheduler once per iteration,
+// with the loop's index. In a model without loops, a separate goroutine calls the Scheduler, with loop -1.
 //
-// now is the current time by MonotonicNow. next is the time at which the engine should call again. The engine may call
-// earlier or, under load, later. If next has passed, the loop does not block. If next is negative, the Scheduler needs
-// no further call, but a model without loops still calls after MaxSchedulerDelay.
+// now is the current time on the clock of MonotonicNow. next is the time at which the engine should call the Scheduler
+// again. The engine may call earlier or, under load, later. If next has passed, the loop does not block. If next is
+// negative, the Scheduler needs no further call, but a model without loops still calls it after MaxSchedulerDelay.
 //
-// nudge calls Nudged for one connection. If another loop or a worker owns the connection, nudge posts a request
-// instead. If the mailbox is full, nudge returns false, and the Scheduler may try again in a later call. For a closing
-// connection, nudge has no effect.
+// nudge calls Nudged for one connection. If another loop or a worker owns the connection, nudge posts a request to that
+// owner instead. If the owner's mailbox is full, nudge returns false, and the Scheduler may try again in a later call.
+// For a closing connection, nudge has no effect.
 //
 // Handlers may run within nudge or after the Scheduler has returned. A Scheduler must be quick, because it blocks the
 // loop. Panics in a Scheduler are not recovered.
@@ -258,9 +265,9 @@ const (
 type Socket struct {
 	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes. The default 0 keeps the kernel's setting.
 	SendBuffer, ReceiveBuffer int
-	// Unsent is TCP_NOTSENT_LOWAT in bytes. The default 0 keeps the kernel's setting.
+	// Unsent is the socket option TCP_NOTSENT_LOWAT in bytes. The default 0 keeps the kernel's setting.
 	Unsent int
-	// Delay leaves TCP_NODELAY off, so that the kernel may delay small writes.
+	// Delay leaves the socket option TCP_NODELAY off. The kernel may then delay small writes.
 	Delay bool
 }
 
@@ -276,28 +283,30 @@ type AdmissionRules struct {
 
 type DialRequest struct {
 	Target netip.AddrPort
-	// Path, if set, is the unix stream socket to dial. Target must then be zero. On Linux, a Path with the prefix @ is
+	// Path, if set, is the unix stream socket to dial, and Target must be zero. On Linux, a Path with the prefix @ is
 	// an abstract name. If the listener's queue is full, the dial fails with EAGAIN.
 	Path string
 	// Source is the local address. The zero value lets the kernel choose. With a Path, Source must be zero.
 	Source netip.Addr
 	Count  int
-	// Handler, if set, handles the dialled connection; Count must be 1. If the dial fails, only its DialFailed is
-	// called.
+	// Handler, if set, becomes the ConnHandler of the dialled connection. Count must then be 1. If the dial fails, the
+	// engine calls Handler.DialFailed, and does not call the DialFailed of Config.Handler.
 	Handler ConnHandler
-	// Timeout limits each connection attempt. If Timeout is 0, the limits of the model and the kernel apply.
+	// Timeout limits the duration of each connection attempt. If Timeout is 0, only the limits of the model and the
+	// kernel apply.
 	Timeout time.Duration
-	// Loop, if positive, is 1 + the index of the preferred loop.
+	// Loop, if positive, selects the preferred loop. The value 1 means the loop with index 0.
 	Loop int
 }
 
-// SocketOptions returns the options of dialled sockets if forDialled is set, and otherwise the options of listeners.
+// SocketOptions returns the options for dialled sockets if forDialled is true, and the options for listeners otherwise.
 func (c *Config) SocketOptions(forDialled bool) sock.Options {
 	s := c.Socket
 	return sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, NotSentLowat: s.Unsent, Delay: s.Delay, ResetOnClose: forDialled && c.ResetDialled}
 }
 
-// NotifyDialFailed calls DialFailed of connHandler or, if that is nil, of the engine's Handler, if implemented.
+// NotifyDialFailed calls connHandler.DialFailed after a dial has failed. If connHandler is nil and the engine's Handler
+// implements DialFailer, NotifyDialFailed calls DialFailed of the engine's Handler instead.
 func (rt *Runtime) NotifyDialFailed(connHandler ConnHandler, err error) {
 	err = NormalizeError(err)
 	returned := false
@@ -374,13 +383,13 @@ type Model struct {
 	Start func(Config) (Engine, error)
 }
 
-// KillGrace is how long Stop, after its ctx has ended, waits without any connection closing. Stop then assumes that
-// handlers are stuck, and gives up.
+// KillGrace limits how long Stop waits for handlers after its ctx has ended. If no connection closes for KillGrace,
+// Stop assumes that handlers are stuck, and gives up.
 const KillGrace = time.Second
 
-// AwaitStop waits until done is closed. If ctx ends first, it calls closeAll to abort all open connections, and waits
-// until done is closed or no connection has closed for KillGrace. The error, if any, contains the number of aborted
-// connections.
+// AwaitStop waits until done is closed. If ctx ends first, AwaitStop calls closeAll, which must abort all open
+// connections, and continues to wait. AwaitStop gives up when no connection has closed for KillGrace. If connections
+// were open when ctx ended, the error contains their number. If none were open, the error is nil.
 func AwaitStop(ctx context.Context, done <-chan struct{}, countOpen func() int64, closeAll func()) error {
 	select {
 	case <-done:
@@ -408,8 +417,8 @@ func awaitClosedOrStuck(done <-chan struct{}, countOpen func() int64) (stuck int
 }
 
 // stopError returns the error of a Stop whose ctx has ended. closedConns is the number of connections that were open
-// when ctx ended. stuckConns of them are still open, because their handlers have not returned. If closedConns is 0,
-// stopError returns nil.
+// when ctx ended. stuckConns is the number of these connections that are still open because their handlers have not
+// returned. If closedConns is 0, stopError returns nil.
 func stopError(ctx context.Context, closedConns, stuckConns int64) error {
 	switch {
 	case stuckConns > 0:
@@ -423,8 +432,8 @@ func stopError(ctx context.Context, closedConns, stuckConns int64) error {
 // DrainInterval is the interval at which a stopping engine begins to drain more connections.
 const DrainInterval = 10 * time.Millisecond
 
-// MaxDrainedAfter returns how many connections a stopping engine may have begun to drain in the time elapsed since the
-// stop began. perSecond is the rate; 0 means no limit.
+// MaxDrainedAfter returns how many connections a stopping engine may have begun to drain when the time elapsed has
+// passed since the stop began. perSecond is the number of connections to drain per second; 0 means no limit.
 func MaxDrainedAfter(perSecond int, elapsed time.Duration) int {
 	if perSecond == 0 {
 		return math.MaxInt

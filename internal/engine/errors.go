@@ -40,7 +40,7 @@ var (
 	ErrBadUse           = errors.New("myriad: invalid use of a connection, or the handler returned a count outside the range 0 to len(in)")
 )
 
-// PanicError is the close reason after a panic of the handler.
+// PanicError is the close reason of a connection whose handler has panicked.
 type PanicError struct {
 	Value any
 	// Stack is the stack trace in the format of debug.Stack.
@@ -67,15 +67,16 @@ func (e tooLargeError) Error() string { return string(e) }
 
 func (tooLargeError) Is(target error) bool { return target == ErrTooLarge }
 
-// TLSError is the close reason if the peer sends an invalid record or an alert after the TLS handshake.
+// TLSError is the close reason of a connection whose peer has sent an invalid record or an alert after the TLS
+// handshake.
 type TLSError struct{ Err error }
 
 func (e *TLSError) Error() string { return "myriad: TLS failed: " + e.Err.Error() }
 
 func (e *TLSError) Unwrap() error { return e.Err }
 
-// NormalizeError converts transportErr, so that all I/O models report the same error for the same event. For a peer
-// that is gone, the result is ECONNRESET.
+// NormalizeError converts an error of the transport, so that all I/O models report the same error for the same event.
+// For example, all errors that mean that the peer is gone become ECONNRESET.
 func NormalizeError(transportErr error) error {
 	var errno syscall.Errno
 	if errors.As(transportErr, &errno) {

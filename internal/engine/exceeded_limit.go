@@ -19,7 +19,8 @@ func (c *Conn) CloseMessageTooLong(messageSize uint64) {
 	}
 }
 
-// logCloseIfByLimit logs the close if reason is an exceeded limit. messageSize is 0 if unknown.
+// logCloseIfByLimit logs the close of a connection if the close reason is an exceeded limit. messageSize is the size of
+// a message that is too long, or 0 if the size is unknown.
 func (c *Conn) logCloseIfByLimit(reason error, messageSize uint64) {
 	name, value, help := c.runtime.describeLimit(reason)
 	if name == "" || c.is(handshaking) { // logged by logAndCountEndBeforeOpened
@@ -43,8 +44,8 @@ func (c *Conn) logCloseIfByLimit(reason error, messageSize uint64) {
 	c.runtime.Log.LogAttrs(ctx, level, "connection closed by a limit", attrs...)
 }
 
-// describeLimit returns the name, the value and a help text of the limit that caused the close reason. If no limit
-// caused the close, name is empty.
+// describeLimit returns the name, the value and a help text of the limit that belongs to a close reason. If the reason
+// is not an exceeded limit, name is empty.
 func (rt *Runtime) describeLimit(reason error) (name string, value any, help string) {
 	l := &rt.Limits
 	switch reason {

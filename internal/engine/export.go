@@ -37,7 +37,8 @@ const (
 	exportRefused                    // the connection must not be exported
 )
 
-// postsBlocked is stored as a connection's number of posted bytes. It is so large that every further post fails.
+// postsBlocked is a special number of posted bytes, which prevents further posts to a connection. It is the largest
+// possible number, so every post would exceed the limit and fails with ErrFull.
 const postsBlocked = senderWaiting - 1
 
 // checkExportable returns nil if the connection can be exported now, and otherwise ErrExportBusy or ErrNotExportable.
@@ -60,10 +61,12 @@ func (c *Conn) checkExportable() error {
 	return nil
 }
 
-// ValueUnsaved is a result of WhyNotExported: the connection has a value that no function saves.
+// ValueUnsaved is the result of WhyNotExported if the connection has a value and the handler has no function to save
+// it.
 const ValueUnsaved = "value without Migrator"
 
-// WhyNotExported returns what prevents moving the connection to another process, or "busy" if that is temporary.
+// WhyNotExported returns the reason why the connection cannot move to another process, for example "relay". If the
+// reason is only temporary, the result is "busy".
 func (c *Conn) WhyNotExported() string {
 	x := c.extra
 	switch {
@@ -111,20 +114,21 @@ func (c *Conn) nextExportAction() Action {
 	return Wait
 }
 
-// OnKernelIdleForExport records, during an export, that no kernel operation of the connection is in progress.
+// OnKernelIdleForExport records that no kernel operation of the connection is in progress any more. Drivers call it
+// during an export.
 func (c *Conn) OnKernelIdleForExport() {
 	c.extra.exportStage = exportQuiesced
 	c.state &^= blocked
 }
 
-// CancelSnapshot undoes BlockPostsAndSnapshot: other goroutines can post requests to the connection again.
+// CancelSnapshot undoes BlockPostsAndSnapshot. Other goroutines can then post requests to the connection again.
 func (c *Conn) CancelSnapshot() {
 	c.releasePostedAndWakeIfLow(postsBlocked - c.postedBytesInOutput())
 }
 
-// AbortExport ends an export without moving the connection. The connection continues in this engine. After
-// BlockPostsAndSnapshot, CancelSnapshot must be called first. AbortExport(true) makes later calls of RequestExport
-// fail.
+// AbortExport ends an export without moving the connection. The connection continues in this engine. If
+// BlockPostsAndSnapshot has succeeded, CancelSnapshot must be called before AbortExport. If neverRetry is true, later
+// calls of RequestExport fail.
 func (c *Conn) AbortExport(neverRetry bool) {
 	if c.extra == nil || c.extra.exportStage == 0 {
 		return
@@ -226,7 +230,8 @@ func (c *Conn) buildRecord() (r Record, err error) {
 	return r, nil
 }
 
-// positiveDurationUntil returns the difference of both times, at least 1 ns, or 0 if the first is 0, which means never.
+// positiveDurationUntil returns the time from now until at, but at least 1 ns. If at is 0, which means never, the
+// result is 0.
 func positiveDurationUntil(at, now time.Duration) time.Duration {
 	if at == 0 {
 		return 0
@@ -257,8 +262,9 @@ func (m *generationAndPosted) blockPostsIfPostedEquals(expectedBytes int) (didBl
 	return postedBytesIn(v) == expectedBytes && m.v.CompareAndSwap(v, v+uint64(postsBlocked-expectedBytes))
 }
 
-// ImportOrAbort continues a connection that another engine has exported as r. The descriptor and listener of c must be
-// set. If the layer or the handler's state cannot be restored, ImportOrAbort aborts the connection.
+// ImportOrAbort initializes c from the record of a connection that another engine has exported. The descriptor and the
+// listener of c must have been set. If the layer or the handler's state cannot be restored, ImportOrAbort aborts the
+// connection.
 func (c *Conn) ImportOrAbort(r *Record) {
 	c.state = open
 	for _, f := range []struct {
@@ -376,7 +382,8 @@ func (r *Record) AppendTo(dst []byte) []byte {
 
 var errBadRecord = errors.New("engine: connection record is truncated or invalid")
 
-// ParseRecord decodes the record at the start of p and returns the remaining bytes. The slices in r share p's memory.
+// ParseRecord decodes the record at the start of p. rest is the part of p that follows the record. The slices in r
+// share p's memory.
 func ParseRecord(p []byte) (r Record, rest []byte, err error) {
 	var n [9]uint64
 	for i := range n {
@@ -431,7 +438,7 @@ type Migrator interface {
 	SetListenersShared(on bool)
 }
 
-// CountPerListener counts how often each number from 0 to numListeners-1 occurs in listenerNumbers.
+// CountPerListener returns how often each number from 0 to numListeners-1 occurs in listenerNumbers.
 func CountPerListener(listenerNumbers []int, numListeners int) []int {
 	counts := make([]int, numListeners)
 	for _, number := range listenerNumbers {

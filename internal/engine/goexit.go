@@ -13,13 +13,15 @@ import (
 // continues in a deferred function; see RerunAfterGoexitThenExit. So owners keep unfinished work in fields, or finish
 // it in deferred functions.
 
-// ErrGoexit is the PanicError.Value after a handler has called runtime.Goexit.
+// ErrGoexit is the Value of the PanicError if a handler has called runtime.Goexit.
 var ErrGoexit = errors.New("a handler called runtime.Goexit, as testing.T.FailNow does; a handler must return")
 
-// RerunAfterGoexitThenExit calls f, and calls it again each time that f calls runtime.Goexit. All calls run on the
-// caller's thread. If f has never called Goexit, RerunAfterGoexitThenExit returns when f returns. Otherwise, it ends
-// the caller's goroutine when f returns, after the goroutine's deferred functions have run. f must balance calls of
-// runtime.LockOSThread and runtime.UnlockOSThread.
+// RerunAfterGoexitThenExit calls f. If f calls runtime.Goexit, RerunAfterGoexitThenExit calls f again, until f returns.
+// All calls run on the caller's thread. If f returns without having called Goexit, RerunAfterGoexitThenExit returns,
+// too. After a Goexit, it does not return: the caller's goroutine runs its deferred functions and ends, because a
+// Goexit cannot be undone.
+//
+// f must balance calls of runtime.LockOSThread and runtime.UnlockOSThread.
 func RerunAfterGoexitThenExit(f func()) {
 	returned := false
 	defer func() {
@@ -36,7 +38,7 @@ func RerunAfterGoexitThenExit(f func()) {
 	returned = true
 }
 
-// errExited is the panic value of a coroutine that has ended by runtime.Goexit.
+// errExited is the value with which a coroutine panics after runtime.Goexit was called in the coroutine.
 var errExited = errors.New("the coroutine was ended by runtime.Goexit")
 
 // runInCoroutine calls f in a coroutine on this thread. It returns false if f calls runtime.Goexit.
@@ -71,7 +73,7 @@ func (c *Conn) updatePauseAndScheduleActionsAfterGoexit() {
 }
 
 // reportDialFailedGoexit counts and logs a call of runtime.Goexit in DialFailed. It must be called by defer. *returned
-// must be true if DialFailed has returned.
+// must be true if DialFailed has returned, and false otherwise.
 func (rt *Runtime) reportDialFailedGoexit(returned *bool) {
 	if *returned {
 		return

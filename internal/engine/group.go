@@ -7,9 +7,9 @@ import (
 
 // Group is a set of connections that get the same messages; see package tcp. It is safe for concurrent use.
 //
-// The sendMu lock serializes messages, so that all connections get them in the same order. The mu lock guards the
-// members. In a small group, both locks are held while a message is posted. In a large group, only sendMu is held, and
-// the message is posted to a snapshot of the members.
+// The lock sendMu is held while a message is posted to all connections, so that all connections get the messages in the
+// same order. The lock mu guards the members of the group. In a small group, mu is also held while a message is posted.
+// In a large group, the message is posted to a snapshot of the members, and mu is not held.
 type Group struct {
 	sendMu  sync.Mutex
 	mu      sync.Mutex // locked after sendMu
@@ -24,7 +24,7 @@ type groupMembers struct {
 	latest *LatestValue // nil before SendLatest
 }
 
-// Sizes at which a group changes between a list and a set of connections.
+// Sizes at which a group changes from a list of connections to a connSet, and back.
 const (
 	maxListLen = 8 // a longer list becomes a set
 	minSetLen  = 4 // a set of this size becomes a list
@@ -76,8 +76,8 @@ func (m *groupMembers) add(r Ref) {
 	m.list = connList{}
 }
 
-// Remove removes r from the group. A request that is posted to r after Remove has returned is handled after all of the
-// group's messages to r.
+// Remove removes r from the group. If a request is posted to r after Remove has returned, the connection handles the
+// group's earlier messages first.
 func (g *Group) Remove(r Ref) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -87,7 +87,8 @@ func (g *Group) Remove(r Ref) {
 	g.shrinkRepresentation()
 }
 
-// removeLocked removes r and returns its subscription to the latest value, which may be nil. The caller must hold g.mu.
+// removeLocked removes r. sub is the subscription of r to the group's latest value, or nil if r has none. If r is not
+// in the group, ok is false. The caller must hold g.mu.
 func (g *Group) removeLocked(r Ref) (sub *LatestSubscription, ok bool) {
 	switch {
 	case r.c == nil:
@@ -109,7 +110,8 @@ func (g *Group) removeLocked(r Ref) (sub *LatestSubscription, ok bool) {
 	return sub, ok
 }
 
-// shrinkRepresentation switches to the smallest representation for the current members. The caller must hold g.mu.
+// shrinkRepresentation stores the members in the smallest of the group's three forms that suits their number. The
+// caller must hold g.mu.
 func (g *Group) shrinkRepresentation() {
 	m := g.members
 	if m != nil && m.set != nil && m.set.count <= minSetLen && !m.set.broadcasting {
@@ -207,8 +209,9 @@ func (g *Group) removeClosedLocked(closed []Ref) {
 	}
 }
 
-// SendLatest sets the group's latest value to a copy of p. The copy replaces older values that have not been sent yet.
-// SendLatest returns how many connections the value was announced to, and how many had no space for it.
+// SendLatest makes a copy of p the group's latest value. If an older value has not been sent to a connection yet, the
+// new value replaces it. SendLatest returns the number of connections that will get this value or a newer one, and the
+// number of connections that had no space for it.
 func (g *Group) SendLatest(p []byte) (announcedConns, fullConns int) {
 	p = bytes.Clone(p)
 	g.sendMu.Lock()

@@ -23,9 +23,10 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// WriteBroadcasts writes messages to the connection. joined contains the same messages in one piece. If joined does not
-// fit into the output limit, the messages are written one by one. Before Opened and on a closing connection, the call
-// has no effect. needsDriving reports whether the driver must perform the connection's next actions.
+// WriteBroadcasts writes messages to the connection. joined contains the same messages, concatenated. If joined fits
+// into the output limit, WriteBroadcasts writes joined. Otherwise, it writes the messages one by one. Before the
+// handler's Opened and on a closing connection, it has no effect. needsDriving reports whether the driver must perform
+// the connection's next actions.
 func (c *Conn) WriteBroadcasts(joined []byte, messages []*Shared) (needsDriving bool) {
 	if !c.acceptsBroadcasts() {
 		return false
@@ -60,8 +61,9 @@ func (c *Conn) WriteString(s string) (int, error) {
 	return len(s), nil
 }
 
-// checkWriteOrDropOrAbortAsSlow returns nil if size bytes may be written, and otherwise an error. If the write would
-// exceed the output limit, it also counts a dropped message or, without Config.DropMessages, aborts the connection.
+// checkWriteOrDropOrAbortAsSlow returns nil if size bytes may be written, and otherwise an error. If the bytes would
+// exceed the output limit and Config.DropMessages is set, it also counts a dropped message. If DropMessages is not set,
+// it aborts the connection instead.
 func (c *Conn) checkWriteOrDropOrAbortAsSlow(size int) error {
 	if c.is(closing|failed|closingWrite) || !c.is(open) {
 		return ErrClosed
@@ -102,7 +104,8 @@ func (c *Conn) unsentInMemoryBytes() (n int) {
 	return n + c.fileQueueOrNil().sumDataBehindFiles((*Buffer).Len)
 }
 
-// UnsentAndDroppedBytes returns the number of unsent bytes, including files and, after an abort, dropped output.
+// UnsentAndDroppedBytes returns the number of bytes that have not been sent. They include the rest of queued files and,
+// after an abort, the output that was dropped.
 func (c *Conn) UnsentAndDroppedBytes() (n int) {
 	if c.extra != nil {
 		n = c.extra.droppedOutput
@@ -134,7 +137,8 @@ func (c *Conn) sumBuffersAndReportedMemory(bufferSize func(*Buffer) int) (n int)
 // IsAborted reports whether the connection will be closed without sending its output.
 func (c *Conn) IsAborted() bool { return c.is(failed) }
 
-// IsPaused reports whether the handler must use no input now, for example because too much output is unsent.
+// IsPaused reports whether the handler must stop using its input for now, for example because too much output is
+// unsent.
 func (c *Conn) IsPaused() bool {
 	return c.is(closing|failed) || c.updateAndReportInputPaused()
 }
@@ -143,11 +147,11 @@ func (c *Conn) IsPaused() bool {
 // call. It has no effect during a relay, the insertion of a layer or a Detach.
 //
 // While reading is off, the engine does not call Received and Ended, and the peer does not count as silent. The engine
-// may store a few buffers of input, including bytes that the current call leaves unused. The handler receives this
-// input when reading is on again. Once the kernel's buffers are full, the peer must wait.
+// may store a few buffers of input, and also stores the bytes that the handler has left unused. The handler receives
+// the stored input when reading is on again. Once the kernel's buffers are full, the peer must wait.
 //
 // Sending and closing continue as before. The peer's EOF and a shutdown are handled after the stored input. A transport
-// error may close the connection and lose input in the kernel.
+// error may close the connection. In this case, input that the kernel has received may be lost.
 func (c *Conn) SetReading(enabled bool) {
 	if !c.isInputTaken() {
 		c.setReadPausedState(enabled)
@@ -164,8 +168,8 @@ func (c *Conn) setReadPausedState(enabled bool) {
 	}
 }
 
-// YieldInput lets other connections of the loop run before the handler gets more of its input. The handler must return
-// after the call. In models without loops, YieldInput has no effect.
+// YieldInput delays the next call of Received, so that the loop can serve other connections first. After calling
+// YieldInput, the handler must return. In models without loops, YieldInput has no effect.
 func (c *Conn) YieldInput() {
 	if o := c.runtime.Loop; o != nil && c.is(open) && o.OnLoop() {
 		c.state |= yielded
@@ -175,8 +179,9 @@ func (c *Conn) YieldInput() {
 
 func (c *Conn) ClearYield() { c.state &^= yielded }
 
-// SetHandlerMemory records how many received bytes the handler buffers. The counter Buffered includes these bytes. If
-// hasPartialMessage is true, a message is incomplete, and Limits.MessageTimeout applies.
+// SetHandlerMemory records how many received bytes the handler stores in its own buffers. The counter Buffered includes
+// these bytes. If hasPartialMessage is true, they end with an incomplete message, and Limits.MessageTimeout applies to
+// this message.
 func (c *Conn) SetHandlerMemory(bytes int, hasPartialMessage bool) {
 	if !c.is(open) || bytes == 0 && !hasPartialMessage && !c.hasRare() {
 		return
@@ -193,8 +198,9 @@ func (c *Conn) SetHandlerMemory(bytes int, hasPartialMessage bool) {
 	c.freeExtraIfZero()
 }
 
-// SetReadingDespiteUnsentOutput sets whether the connection is read even while too much output is unsent, for handlers
-// that limit input and output themselves. While enabled, a shutdown waits for the peer's EOF, even after CloseWrite.
+// SetReadingDespiteUnsentOutput sets whether the connection is read even while too much output is unsent. It is for
+// handlers that limit input and output themselves. If enabled is true, the connection also stays open during a shutdown
+// until the peer has sent EOF, even after CloseWrite.
 func (c *Conn) SetReadingDespiteUnsentOutput(enabled bool) {
 	if enabled && c.is(open) {
 		c.ensureRare().independentDirections = true
@@ -214,7 +220,8 @@ func (c *Conn) IsReadPaused() bool { return c.is(readPaused) || c.isReadRateExce
 // BothEnded reports whether the peer has sent EOF and this side has shut down the sending direction.
 func (c *Conn) BothEnded() bool { return c.is(peerEOF) && c.is(shut) }
 
-// CountMessagesAndLimitRate counts n messages that the handler has used, also towards the message rate limit.
+// CountMessagesAndLimitRate records that the handler has used n messages. It adds n to the counter Messages. If the
+// messages exceed the connection's message rate limit, it pauses reading.
 func (c *Conn) CountMessagesAndLimitRate(n int) {
 	if n > 0 {
 		c.runtime.Counters.Add(Messages, int64(n))
@@ -228,14 +235,16 @@ func (c *Conn) Limits() *Limits { return &c.runtime.Limits }
 
 func (c *Conn) MaxMessage() int { return c.runtime.Limits.MaxMessage }
 
-// RefusedBytes returns the number of bytes at the start of the input that earlier handler calls have left unused.
+// RefusedBytes returns how many bytes of the input the handler has seen but not used. They are the first bytes of the
+// handler's next input.
 func (c *Conn) RefusedBytes() int {
 	return int(c.refusedBytes)
 }
 
 func (c *Conn) Clock() time.Duration { return c.runtime.Clock() }
 
-// LoopReads returns the owner's counter Reads, which counts the reads from all connections of this owner.
+// LoopReads returns the number of reads from all connections of this connection's owner. It is the owner's counter
+// Reads.
 func (c *Conn) LoopReads() int64 { return c.runtime.Counters.Get(Reads) }
 
 func (c *Conn) Server() any { return c.runtime.Server }
@@ -261,7 +270,8 @@ func (c *Conn) Ref() Ref {
 	return Ref{c: c, generation: gen}
 }
 
-// InHandlerCall reports whether a handler call is in progress. Output that is written at other times may stay unsent.
+// InHandlerCall reports whether a handler call is in progress. Output that is written outside a handler call may stay
+// unsent.
 func (c *Conn) InHandlerCall() bool { return c.is(inCall) }
 
 func (c *Conn) callOpened() {
@@ -312,7 +322,8 @@ func (c *Conn) callHandler(f func(*Conn)) {
 	returned = true
 }
 
-// callClosedAfterDueOpened calls the handler's Closed. If a call of Opened is still due, it calls Opened first.
+// callClosedAfterDueOpened calls the handler's Closed. If Opened is due but has not been called yet, it calls Opened
+// first.
 func (c *Conn) callClosedAfterDueOpened() {
 	reason := c.extra.closeReason
 	defer func() {

@@ -5,16 +5,18 @@ import "time"
 type Heartbeat struct {
 	// Every is the time without input after which a heartbeat is sent. 0 means never.
 	Every time.Duration
-	// Send sends a heartbeat to c. The connection's owner calls Send. Send must not block.
+	// Send sends a heartbeat to c. The connection's owner calls Send, which must not block.
 	Send func(c *Conn)
-	// Message, if set, contains the bytes that Send writes to connections without a ConnHandler. The engine may send
-	// Message itself instead of calling Send.
+	// Message, if set, is the heartbeat that Send writes to every connection without a ConnHandler. The engine may then
+	// send Message itself instead of calling Send.
 	Message []byte
-	// MaxMissed is the number of unanswered heartbeats after which the connection is closed. The maximum is 255.
+	// MaxMissed is the number of unanswered heartbeats after which the connection is closed. The largest valid number
+	// is 255.
 	MaxMissed int
 }
 
-// DetectsDeadPeersWithin reports whether heartbeats or IdleTimeout close the connection of a dead peer in time.
+// DetectsDeadPeersWithin reports whether the connection of a dead peer is closed within the given time, either because
+// of unanswered heartbeats or because of Limits.IdleTimeout.
 func (c *Config) DetectsDeadPeersWithin(limit time.Duration) bool {
 	idle, beats := c.Limits.IdleTimeout, c.Heartbeat.Every*time.Duration(c.Heartbeat.MaxMissed+1)
 	return beats > 0 && beats <= limit || idle > 0 && idle <= limit
@@ -29,20 +31,21 @@ func (c *Conn) callHeartbeatSend() {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// ResetHeartbeat resets the heartbeat state as if the peer had just sent something. Heartbeat.Send calls ResetHeartbeat
-// if it expects no answer to the heartbeat.
+// ResetHeartbeat resets the heartbeat state, as if the peer had just sent something. The callback Heartbeat.Send calls
+// ResetHeartbeat after a heartbeat to which it expects no answer.
 func (c *Conn) ResetHeartbeat() {
 	c.state &^= unansweredMask
 	c.lastHeard = c.runtime.coarseNow()
 }
 
-// HeartbeatSweep sends the heartbeats of all connections of a loop. It visits each connection several times per
-// heartbeat interval, in slices of a few chunks of connections. A visit may send a heartbeat a little early or late,
-// but the average interval is exact. If too many heartbeats are due at once, the sweep spreads them over the interval.
+// HeartbeatSweep sends the heartbeats of all connections of a Runtime. It visits each connection several times per
+// heartbeat interval. It does not visit all connections at once, but a few chunks of connections at a time. The time
+// between two heartbeats may be a little shorter or longer than the interval, but the average is exact. If too many
+// heartbeats are due at once, the sweep spreads them over the interval.
 type HeartbeatSweep struct {
-	// Send sends or queues the message without blocking, and returns how many bytes were accepted. The default is
-	// Runtime.SendDirect. A driver that queues messages must call OnHeartbeatUnsent for a message that is not sent
-	// completely.
+	// Send sends or queues a message without blocking, and returns how many bytes were accepted. The default is
+	// Runtime.SendDirect. A driver that queues messages sets its own function. If a queued message is later not sent
+	// completely, the driver must call OnHeartbeatUnsent.
 	Send        func(c *Conn, message []byte) (accepted int)
 	runtime     *Runtime
 	period      time.Duration // between two visits; 0 without heartbeats
@@ -57,8 +60,8 @@ type HeartbeatSweep struct {
 
 const maxHeartbeatVisits = 8
 
-// EnableFor prepares the sweep for the connections of rt. Conn.CheckTimeouts then sends no heartbeats to these
-// connections. If Heartbeat.Every is 0, EnableFor has no effect.
+// EnableFor prepares the sweep for the connections of rt. From then on, the sweep sends the heartbeats of these
+// connections, and Conn.CheckTimeouts does not. If Heartbeat.Every is 0, EnableFor has no effect.
 func (s *HeartbeatSweep) EnableFor(rt *Runtime) {
 	if every := rt.Heartbeat.Every; every > 0 {
 		s.runtime, s.period, rt.SweepsHeartbeats = rt, every/max(1, min(every/MinSliceInterval, maxHeartbeatVisits)), true
@@ -116,8 +119,8 @@ const (
 	HeartbeatUnsent                      // the owner must perform actions to send output
 )
 
-// SendIfDue sends a heartbeat to c if one is due and the kernel accepts it at once. It may leave the heartbeat to a
-// later visit. It does not call the handler. The result is what the owner must do next.
+// SendIfDue sends a heartbeat to c if one is due and the kernel accepts it at once. It may also leave the heartbeat to
+// a later visit. It does not call the handler. The result tells the owner what to do next.
 func (s *HeartbeatSweep) SendIfDue(c *Conn) HeartbeatStep {
 	s.visited++
 	if int32(s.silentSince-c.lastHeard) < 0 || !c.mayGetHeartbeat() {
@@ -152,18 +155,20 @@ func (s *HeartbeatSweep) SendIfDue(c *Conn) HeartbeatStep {
 	return HeartbeatSent
 }
 
-// OnHeartbeatUnsent records that only sentBytes bytes of a heartbeat were sent. It appends the rest to the output.
+// OnHeartbeatUnsent records that only the first sentBytes bytes of a heartbeat were sent. It appends the other bytes to
+// the output.
 func (c *Conn) OnHeartbeatUnsent(sentBytes int) {
 	rest := c.callbacks().Heartbeat.Message[sentBytes:]
 	c.runtime.Counters.Add(BytesOut, -int64(len(rest)))
 	c.AppendToTransport(rest)
 }
 
-// Skip counts a connection as visited. The owner calls Skip instead of SendIfDue if no heartbeat is due; see Horizon.
+// Skip counts a connection as visited. The owner calls Skip instead of SendIfDue for a connection whose heartbeat is
+// not due; see Horizon.
 func (s *HeartbeatSweep) Skip() { s.visited++ }
 
-// Horizon returns the time up to which scheduled heartbeats count as due. For a connection whose NextTimeout is later,
-// the owner calls Skip instead of SendIfDue.
+// Horizon returns the latest due time of the heartbeats that are sent in the current slice. If a connection's
+// NextTimeout is later than Horizon, no heartbeat is due, and the owner calls Skip instead of SendIfDue.
 func (s *HeartbeatSweep) Horizon() time.Duration { return s.now + s.maxHeartbeatEarliness() + 2<<24 }
 
 // IsOnlyHeartbeatDue reports whether the only due timeout of the connection is a heartbeat that a HeartbeatSweep sends.
@@ -180,9 +185,10 @@ func (c *Conn) mayGetHeartbeat() bool {
 	return c.state&(open|not) == open && (c.extra == nil || !c.isExporting() && !c.isReadRateExceeded())
 }
 
-// SendHeartbeatOrScheduleClose sends the heartbeat after SendIfDue has returned HeartbeatOwed. If the peer has sent
-// something in the meantime, the call has no effect. If the peer has missed too many heartbeats, the connection is
-// closed once another read has found nothing.
+// SendHeartbeatOrScheduleClose sends the heartbeat that is due when SendIfDue has returned HeartbeatOwed. If the peer
+// has sent something in the meantime, no heartbeat is sent. If the peer has left too many heartbeats unanswered, no
+// heartbeat is sent either. Instead, the driver must read once more, and the connection is closed if this read finds no
+// input.
 func (c *Conn) SendHeartbeatOrScheduleClose() {
 	h := &c.runtime.Heartbeat
 	switch missed := c.unansweredHeartbeats(); {

@@ -38,8 +38,9 @@ func (c *Conn) feedLayerOrHandlerUnlessClosing(p []byte) {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// OnPlaintext handles input: what the layer has decoded, or raw bytes if there is no layer. p is valid only during the
-// call. Only such input resets the idle timeout. A part of a TLS record, for example, does not.
+// OnPlaintext handles input that the layer has decoded. Without a layer, it handles the bytes received from the
+// transport. p is valid only during the call. Input resets the idle timeout only when it reaches OnPlaintext. For
+// example, an incomplete TLS record does not reset the timeout.
 func (c *Conn) OnPlaintext(p []byte) {
 	if c.extra != nil {
 		c.extra.layerPartialSince = 0
@@ -81,8 +82,8 @@ func (c *Conn) bufferUnusedInput(p []byte) {
 	c.runtime.appendToInputBuffer(c.in, p)
 }
 
-// MakeDeferredHandlerCalls makes all pending calls: Opened, Missed, Drained, Draining, Received for buffered input,
-// Ended.
+// MakeDeferredHandlerCalls makes all handler calls that are pending. The order of the calls is Opened, Missed, Drained,
+// Draining, Received with the buffered input, and Ended.
 func (c *Conn) MakeDeferredHandlerCalls() {
 	c.state &^= yielded
 	if c.is(relayed) {
@@ -147,8 +148,8 @@ func (c *Conn) feedOrShedBuffered(shedReason error) {
 	}
 }
 
-// passInputToReceivedOrShed calls Received or, if shedReason is not nil, Shed. It stops when the handler waits for more
-// input or is paused, and returns the unused input.
+// passInputToReceivedOrShed calls Received with the input or, if shedReason is not nil, calls Shed. It repeats the call
+// until the input is used, the handler needs more input, or the handler is paused. It returns the unused input.
 func (c *Conn) passInputToReceivedOrShed(in []byte, shedReason error) (unused []byte) {
 	for len(in) > 0 && !c.is(closing|failed) {
 		if c.updateAndReportInputPaused() {
@@ -175,13 +176,14 @@ func (c *Conn) passInputToReceivedOrShed(in []byte, shedReason error) (unused []
 	return in
 }
 
-// updateAndReportInputPaused first pauses if too much output is unsent. It reports whether the handler must get no
-// input.
+// updateAndReportInputPaused pauses reading if too much output is unsent. It then reports whether the handler must get
+// no input at the moment, for this reason or another.
 func (c *Conn) updateAndReportInputPaused() bool {
 	return c.pauseReadingAtHighWater() || c.is(readPaused|yielded) || c.isMessageRateExceeded()
 }
 
-// pauseReadingAtHighWater pauses reading if more than HighWater bytes are unsent. It reports whether this pause is on.
+// pauseReadingAtHighWater pauses reading if more than HighWater bytes are unsent. It reports whether reading is paused
+// because of unsent output.
 func (c *Conn) pauseReadingAtHighWater() (isPaused bool) {
 	if !c.is(overHighWater|relayed) && c.UnsentAndDroppedBytes()+c.directSentInEvent() > c.runtime.highWater() {
 		c.state |= overHighWater
@@ -190,8 +192,9 @@ func (c *Conn) pauseReadingAtHighWater() (isPaused bool) {
 	return c.is(overHighWater) && !c.runtime.IgnoreHighWater && !c.ReadsDespiteUnsentOutput()
 }
 
-// resumeAndScheduleDrainedIfLow ends a pause of reading and schedules the handler's Drained if at most LowWater bytes
-// are unsent. It also resumes a relay partner and schedules Missed if necessary.
+// resumeAndScheduleDrainedIfLow is called after output has been sent. If reading was paused because of unsent output
+// and at most LowWater bytes are still unsent, it ends the pause and schedules a call of the handler's Drained. It also
+// resumes a relay partner that waits, and schedules a call of Missed if messages were missed.
 func (c *Conn) resumeAndScheduleDrainedIfLow() {
 	if c.remotePartner() != nil {
 		c.reopenFastPathAndResumePartner()
@@ -260,7 +263,8 @@ type allowance struct {
 	pausedUntil time.Duration // when the pause of the connection ends; 0 if it is not paused
 }
 
-// use subtracts n bytes or messages from the allowance. It reports whether this starts a pause.
+// use subtracts n bytes or messages from the allowance. If the allowance is then used up, the connection is paused.
+// pauseStarted reports whether the pause has begun with this call.
 func (a *allowance) use(n int, now time.Duration) (pauseStarted bool) {
 	if a.perSecond == 0 || n == 0 {
 		return false
@@ -283,7 +287,7 @@ func (a *allowance) endPauseIfDue(now time.Duration) (ended bool) {
 	return ended
 }
 
-// mayHaveReadRate is a quick check that returns false only for a connection without rate limits.
+// mayHaveReadRate is a quick check for rate limits. If it returns false, the connection has none.
 func (c *Conn) mayHaveReadRate() bool {
 	return c.extra != nil || c.runtime.Limits.ReadRate|c.runtime.Limits.MessageRate != 0
 }
@@ -301,7 +305,8 @@ func (c *Conn) ensureReadRateIfLimited() *readRate {
 	return r
 }
 
-// SetReadRate replaces Limits.ReadRate and MessageRate for this connection. 0 means no limit. Allowances start full.
+// SetReadRate sets the rate limits of this connection, which replace Limits.ReadRate and Limits.MessageRate. 0 means no
+// limit. After the call, the connection may at once use the bytes and messages of one second.
 func (c *Conn) SetReadRate(bytesPerSecond, messagesPerSecond int) {
 	if c.is(open) && !c.is(closing) {
 		c.ensureRare().readRate = &readRate{true, allowance{perSecond: bytesPerSecond}, allowance{perSecond: messagesPerSecond}}
@@ -320,8 +325,8 @@ func (c *Conn) useAllowanceAndPauseIfExceeded(bytes, messages int) {
 	}
 }
 
-// AllowedMessages returns the number of messages that the handler may use now under the message rate limit. Without
-// this limit, the result is math.MaxInt. Otherwise, it is at least 1.
+// AllowedMessages returns the number of messages that the handler may use now under the message rate limit. The result
+// is at least 1. Without a message rate limit, the result is math.MaxInt.
 func (c *Conn) AllowedMessages() int {
 	r := c.ensureReadRateIfLimited()
 	if r == nil || r.messages.perSecond == 0 {

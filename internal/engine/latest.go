@@ -65,8 +65,9 @@ func (l *LatestSubscription) isUnsubscribed() bool {
 	return l.unsubscribed
 }
 
-// announceNewer records that there is a newer value. needsRequest reports whether the caller must post a request to
-// send the value. replaced is the number of announced values that the newer value replaces.
+// announceNewer records that there is a newer value. If needsRequest is true, the caller must post a request, which
+// makes the connection send the value. If the connection has not taken the previous announced value yet, the newer
+// value replaces it, and replaced is 1. Otherwise, replaced is 0.
 func (l *LatestSubscription) announceNewer() (needsRequest bool, replaced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,8 +89,9 @@ func (l *LatestSubscription) cancelAnnouncement() {
 	l.requested = false
 }
 
-// takeNewest returns the newest value. replaced is the number of values skipped since the previous call. unannounced is
-// the number of these that announceNewer has not counted.
+// takeNewest returns the newest value. replaced is the number of values that were skipped since the previous call,
+// because newer values replaced them. unannounced is the number of these skipped values that announceNewer has not yet
+// reported as replaced.
 func (l *LatestSubscription) takeNewest() (p []byte, replaced, unannounced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,15 +102,15 @@ func (l *LatestSubscription) takeNewest() (p []byte, replaced, unannounced int64
 	return newest.bytes, replaced, unannounced
 }
 
-// replacedCount returns how many announced values were replaced since the connection last took a value.
+// replacedCount returns how many announced values were replaced by newer ones since the connection last took a value.
 func (l *LatestSubscription) replacedCount() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.replaced
 }
 
-// AnnounceLatest tells the connection that there is a newer value, whose size is valueSize bytes. The newer value
-// replaces an announced value that the connection has not taken yet.
+// AnnounceLatest tells the connection that there is a newer value of valueSize bytes. If the connection has not taken
+// the previous announced value yet, the newer value replaces it.
 func (r Ref) AnnounceLatest(sub *LatestSubscription, valueSize int) error {
 	switch {
 	case r.IsClosed():
@@ -130,8 +132,9 @@ func (r Ref) AnnounceLatest(sub *LatestSubscription, valueSize int) error {
 	return err
 }
 
-// queueLatestOrCountDropIfSendClosed queues sub, so that its newest value is sent. If the connection can send nothing
-// more, it counts the value as dropped instead.
+// queueLatestOrCountDropIfSendClosed queues sub. When the connection has no other output, the newest value of each
+// queued subscription is sent. If the sending direction has already been shut down, queueLatestOrCountDropIfSendClosed
+// counts the value as dropped instead.
 func (c *Conn) queueLatestOrCountDropIfSendClosed(sub *LatestSubscription) {
 	x := c.ensureRare()
 	if c.isSendClosed() {
@@ -172,8 +175,8 @@ func (c *Conn) writeSomeLatestValues() {
 	}
 }
 
-// AddDroppedAndScheduleMissed adds count to the number of messages that the connection has lost. It is for messages
-// that never reached the connection's owner.
+// AddDroppedAndScheduleMissed adds count to the number of messages that the connection has missed. It is called for
+// messages that were dropped before they reached the connection's owner.
 func (c *Conn) AddDroppedAndScheduleMissed(count int64) {
 	if count > 0 {
 		c.ensureRare().droppedMessages += count

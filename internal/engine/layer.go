@@ -79,8 +79,9 @@ func (c *Conn) uncountLayerMemory() {
 	}
 }
 
-// OnHandshakeDone records that the layer's handshake is complete. It then calls the handler's Opened or, for a layer
-// from RequestLayerInsertion, Secured. If workers run the handlers, Opened is called later.
+// OnHandshakeDone records that the layer's handshake is complete. It then calls the handler's Opened. If workers run
+// the handlers, it schedules this call instead. For a layer that was inserted by RequestLayerInsertion, it calls the
+// handler's Secured instead of Opened.
 func (c *Conn) OnHandshakeDone() {
 	if !c.is(handshaking) || c.is(closing|failed) {
 		return
@@ -125,7 +126,7 @@ func (c *Conn) updateLayerMemoryAndPartialTime() {
 	}
 }
 
-// partialMessageSince returns the time at which buffering of a partial message began, or 0.
+// partialMessageSince returns the time since which a partial message has been buffered, or 0 if there is none.
 func (c *Conn) partialMessageSince() (startTime time.Duration) {
 	if c.extra == nil {
 		return 0
@@ -133,8 +134,8 @@ func (c *Conn) partialMessageSince() (startTime time.Duration) {
 	return earlierNonzeroTime(c.extra.layerPartialSince, c.extra.handlerPartialSince)
 }
 
-// writeThroughLayerOrBehindFile appends p to the output. A layer, if any, encodes p. Behind a queued file, p is stored
-// unencoded until the file has been sent.
+// writeThroughLayerOrBehindFile appends p to the output. If the connection has a layer, the layer encodes p. While a
+// file is queued, p is stored behind the file, and is encoded only after the file has been sent.
 func (c *Conn) writeThroughLayerOrBehindFile(p []byte) {
 	switch l := c.layer(); {
 	case c.fileQueueOrNil() != nil:
@@ -148,7 +149,7 @@ func (c *Conn) writeThroughLayerOrBehindFile(p []byte) {
 	}
 }
 
-// AppendToTransport appends p to the output without encoding by the layer.
+// AppendToTransport appends p to the output without passing it through the layer.
 func (c *Conn) AppendToTransport(p []byte) {
 	if len(p) > 0 && !c.is(failed) {
 		b := c.addrOfTransportTail()
@@ -159,8 +160,8 @@ func (c *Conn) AppendToTransport(p []byte) {
 	}
 }
 
-// AppendSpace appends n bytes to the output, without encoding by the layer, and returns them. The caller must fill in
-// the bytes before calling another method of c.
+// AppendSpace appends n bytes to the output without passing them through the layer. It returns these bytes, and the
+// caller must fill them in before it calls another method of c.
 func (c *Conn) AppendSpace(n int) []byte {
 	if c.is(failed) {
 		return make([]byte, n)
@@ -194,5 +195,6 @@ func (c *Conn) closeOrAbortIfLayerError(err error) {
 	}
 }
 
-// CountTLS counts a TLS handshake with a secure.StayReason.
+// CountTLS counts a TLS handshake. reason is a secure.StayReason, which tells whether and why crypto/tls continues to
+// process the connection's records.
 func (c *Conn) CountTLS(reason int) { c.runtime.Counters.Add(TLSCompact+Counter(reason), 1) }

@@ -24,8 +24,8 @@ type Listener struct {
 	Network, Addr string
 	// Socket, if set, is used instead of a new socket for Addr. The engine closes Socket.
 	Socket net.Listener
-	// Sockets contains listening sockets that were inherited from the process that this process replaces. If Sockets is
-	// not empty, Addr and Socket are ignored. The engine closes Sockets.
+	// Sockets, if not empty, contains listening sockets that this process has inherited from its predecessor. Addr and
+	// Socket are then ignored. The engine closes Sockets.
 	Sockets []net.Listener
 	// MaxConns limits the open connections of this listener; 0 means no limit.
 	MaxConns int
@@ -35,14 +35,16 @@ type Listener struct {
 	Control sock.ControlFunc
 }
 
-// ListenerStats counts the connections of a listener. Refused counts only refusals because of Listener.MaxConns.
+// ListenerStats counts the connections of a listener. Refused counts only the connections that were refused because of
+// Listener.MaxConns.
 type ListenerStats struct {
 	Name                    string
 	Addr                    net.Addr
 	Open, Accepted, Refused int64
 }
 
-// EffectiveListeners returns c.Listeners or, if empty, a listener for c.Addr. If neither is set, the result is empty.
+// EffectiveListeners returns c.Listeners. If c.Listeners is empty, the result is a single listener for c.Addr. If
+// c.Addr is not set either, the result is empty.
 func (c *Config) EffectiveListeners() []Listener {
 	if len(c.Listeners) == 0 && c.Addr != "" {
 		return []Listener{{Network: c.Network, Addr: c.Addr}}
@@ -50,10 +52,10 @@ func (c *Config) EffectiveListeners() []Listener {
 	return c.Listeners
 }
 
-// OpenSockets returns at least minSockets listening sockets. It uses l.Sockets if set, or l.Socket if set. Otherwise,
-// it opens new sockets that share a port. The result may contain a socket more than once.
+// OpenSockets returns at least minSockets listening sockets. If l.Sockets or l.Socket is set, it returns these sockets,
+// possibly several times. Otherwise, it opens new sockets that share a port.
 //
-// The caller must close the sockets. If OpenSockets fails, it closes them all.
+// The caller must close the sockets. If OpenSockets fails, it closes all of them.
 func (l Listener) OpenSockets(minSockets int, opts sock.Options) (sockets []net.Listener, err error) {
 	if m := len(l.Sockets); m > 0 {
 		for i := range max(minSockets, m) {
@@ -94,7 +96,8 @@ func NewListenerCounters(l Listener, addr net.Addr) *ListenerCounters {
 	return &ListenerCounters{name: l.Name, addr: addr, maxConns: int64(l.MaxConns)}
 }
 
-// errListenerFull means that a listener has MaxConns open connections. Other packages get ErrTooManyConns instead.
+// errListenerFull means that a listener already has MaxConns open connections. Other packages get ErrTooManyConns
+// instead.
 var errListenerFull = errors.New("listener full")
 
 // acquireConnSlot counts a new connection as open, unless the listener already has MaxConns open connections. It also
@@ -131,7 +134,8 @@ func (rt *Runtime) listenerCounters(listenerNumber int) *ListenerCounters {
 	return rt.ListenerCounters[listenerNumber]
 }
 
-// ListenerNumberForAdopted returns the default listener number of adopted connections: 0, or -1 without listeners.
+// ListenerNumberForAdopted returns the listener number of adopted connections for which the caller has not chosen a
+// listener. The number is 0, or -1 if there are no listeners.
 func (rt *Runtime) ListenerNumberForAdopted() int { return min(len(rt.ListenerCounters), 1) - 1 }
 
 func (rt *Runtime) ListenerStats() (all []ListenerStats) {
@@ -144,7 +148,8 @@ func (rt *Runtime) ListenerStats() (all []ListenerStats) {
 // SetListener stores the listener's number. It must be called before the connection is opened.
 func (c *Conn) SetListener(number int) { c.fd = c.FD() | int32(number+1)*MaxFD }
 
-// Listener returns the number of the connection's listener, or -1 if it has none, for example because it was dialled.
+// Listener returns the number of the connection's listener, or -1 if the connection has none, for example because it
+// was dialled.
 func (c *Conn) Listener() int { return int(max(c.fd, 0)/MaxFD) - 1 }
 
 // callbacks returns the Config with the callbacks for the connection's listener.

@@ -9,7 +9,7 @@ import (
 // own goroutine. A job may access the loop and its connections only through the LoopHold that RunOnLoop gets.
 //
 // If a job is still running after a few milliseconds, another goroutine continues the loop on another thread. The job
-// then finishes on its original goroutine, which ends with the job. This limits how long a blocking job delays the
+// keeps the original goroutine, which ends when the job has finished. This limits how long a blocking job delays the
 // loop.
 type LoopJob interface {
 	RunOnLoop(hold LoopHold)
@@ -49,13 +49,15 @@ func (u ThreadUsage) Since(earlier ThreadUsage) ThreadUsage {
 	return ThreadUsage{u.CPU - earlier.CPU, u.ProcessCPU - earlier.ProcessCPU, u.Sleeps - earlier.Sleeps}
 }
 
-// HadNoCPU estimates whether a thread that slept for a period was waiting for a CPU. cpuOfOthers is the CPU time that
-// the process's other threads used meanwhile. The result is true if they used nearly all CPU time available to Go.
+// HadNoCPU estimates whether a thread that slept for the given period was waiting for a CPU. cpuOfOthers is the CPU
+// time that the process's other threads used in this period. HadNoCPU returns true if they used nearly all CPU time
+// that was available to the process.
 func HadNoCPU(period, cpuOfOthers time.Duration) bool {
 	return cpuOfOthers >= period*time.Duration(min(runtime.GOMAXPROCS(0), runtime.NumCPU()))-period/2
 }
 
-// ConnCallback is a callback for a connection. An existing object can implement it without an allocation.
+// ConnCallback is a callback for a connection. It is an interface and not a function, because converting an existing
+// object to an interface needs no allocation.
 type ConnCallback interface{ CallWith(c *Conn) }
 
 // QueueLoopJob makes the loop of c run the job after the current iteration. requests is the number of requests that the

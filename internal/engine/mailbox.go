@@ -26,8 +26,8 @@ const (
 	RequestLatest
 )
 
-// QueuedRequest is a request in a mailbox. Size is the number of the request's bytes in the data that TakeAllQueued
-// returns. For a request with shared bytes, Size is 0.
+// QueuedRequest is a request in a mailbox. TakeAllQueued returns the bytes of all requests in a single slice. Size is
+// the number of these bytes that belong to this request. For a request with shared bytes, Size is 0.
 type QueuedRequest struct {
 	Conn   *Conn
 	shared *Shared
@@ -39,7 +39,7 @@ type QueuedRequest struct {
 
 const QueuedRequestSize = int(unsafe.Sizeof(QueuedRequest{}))
 
-// releaseShared releases the request's reference to shared data. It must be called exactly once.
+// releaseShared ends the request's use of shared data. It must be called exactly once for each request.
 func (m QueuedRequest) releaseShared() {
 	switch {
 	case m.batch != nil:
@@ -49,7 +49,7 @@ func (m QueuedRequest) releaseShared() {
 	}
 }
 
-// DropIfCarriesBytes drops the request if it carries bytes. It reports whether the request was dropped.
+// DropIfCarriesBytes drops the request if it carries bytes to send. It reports whether the request was dropped.
 func (m QueuedRequest) DropIfCarriesBytes() (dropped bool) {
 	if m.Kind != RequestSend && m.Kind != RequestBroadcast {
 		return false
@@ -63,16 +63,17 @@ func (m QueuedRequest) DropIfCarriesBytes() (dropped bool) {
 	return true
 }
 
-// IsStale reports whether the connection has begun to close since the request was posted. Any goroutine may pass a
-// stale request to HandleOrDeferForPendingLayer, which drops the request.
+// IsStale reports whether the connection has begun to close since the request was posted. HandleOrDeferForPendingLayer
+// drops stale requests, and any goroutine may call it with a stale request.
 func (m QueuedRequest) IsStale() bool { return m.gen != m.Conn.refState.generation() }
 
-// Shared is a message or function for many connections, stored once. It must not be modified after it was posted.
+// Shared is a message or a function that is stored once and posted to many connections. It must not be modified after
+// it was posted.
 type Shared struct {
 	Bytes []byte
 	Do    func(*Conn)
-	// OnLost, if set, replaces Do if the connection begins to close first. It may run on any goroutine and must not
-	// block.
+	// OnLost, if set, is called if the connection begins to close before Do can be called. It may run on any goroutine
+	// and must not block.
 	OnLost func()
 	latest *LatestSubscription // for RequestLatest
 	// counters, if set, counts the memory of Bytes as Buffered while a request or broadcast refers to the Shared.
@@ -92,7 +93,7 @@ func (s *Shared) removeHolderAndUncountMemory() {
 	}
 }
 
-// Request is what another goroutine posts to a connection. Mailbox.Put copies Bytes and Pieces, but not Shared.
+// Request is a request that is posted to a connection. Mailbox.Put copies Bytes and Pieces, but not Shared.
 type Request struct {
 	Kind   RequestKind
 	Bytes  []byte
@@ -111,14 +112,15 @@ type Request struct {
 	canDelay bool
 }
 
-// isDelayable reports whether the request may be delayed by Config.WriteDelay.
+// isDelayable reports whether Config.WriteDelay may delay the request.
 func (r *Request) isDelayable() bool {
 	return !r.CanWait() && (r.canDelay || r.Kind == RequestSend || r.Kind == RequestLatest)
 }
 
 func (r *Request) CanWait() bool { return r.postedLimit > 0 }
 
-// LetSenderWaitUntil makes the sender of r wait until the channel freed is closed, if the sender can wait.
+// LetSenderWaitUntil makes the sender of r wait until the channel freed is closed. It has no effect if the sender
+// cannot wait.
 func (r *Request) LetSenderWaitUntil(freed <-chan struct{}) {
 	if r.spaceWait != nil {
 		*r.spaceWait = SpaceWait{freed: freed}
@@ -152,7 +154,7 @@ func (r Request) copiedSize() int {
 	return n
 }
 
-// emptyRequestSize is the size in bytes that is counted for a request without a message.
+// emptyRequestSize is the number of posted bytes that is counted for a request without a message.
 const emptyRequestSize = 1
 
 // Limits of a mailbox's memory.
@@ -168,7 +170,7 @@ const (
 	minMailboxRequests = 1 << 10  // each mailbox may use at least this
 )
 
-// SingleMailboxLimits returns the limits of each mailbox in an engine with numLoops mailboxes.
+// SingleMailboxLimits returns the limits of a single mailbox in an engine with numLoops mailboxes.
 func (l *Limits) SingleMailboxLimits(numLoops int) (maxRequests, maxBytes int) {
 	if l.MaxBuffered == 0 {
 		return l.MaxMail, l.MaxMailBytes
@@ -177,32 +179,35 @@ func (l *Limits) SingleMailboxLimits(numLoops int) (maxRequests, maxBytes int) {
 	return min(l.MaxMail, max(share/QueuedRequestSize, minMailboxRequests)), min(l.MaxMailBytes, max(share, minMailboxBytes))
 }
 
-// DelayOutput makes the mailbox delay output by cfg.WriteDelay. If WriteDelay is 0, it has no effect.
+// DelayOutput makes the mailbox delay small output by cfg.WriteDelay; see Mailbox. If WriteDelay is 0, it has no
+// effect.
 func (b *Mailbox) DelayOutput(cfg *Config) {
 	if cfg.WriteDelay > 0 {
 		b.maxDelayedBytes = max(min(b.MaxBytes, cfg.Limits.MaxUnsent)/4, 1)
 	}
 }
 
-// Mailbox is the queue of requests to the connections of one owner, a loop or goroutine. Any goroutine may call Put.
-// Only the owner may call TakeAllQueued.
+// Mailbox is the queue of requests to the connections of one owner. The owner is a loop or a goroutine. Any goroutine
+// may call Put, but only the owner may call TakeAllQueued.
 //
-// The memory of requests is counted from Put until Recycle, which the owner calls after delivery.
+// The memory of a request is counted from the call of Put until the owner has handled the request and called Recycle.
 //
-// After a call of DelayOutput, the mailbox delays small output: HasRequests ignores this output until the owner calls
-// ReleaseDelayed. A large message or much queued output ends the delay. A request that must not wait, such as a close,
-// overtakes the delayed output of other connections. If output that was posted to the request's own connection is
-// unsent, the request ends the delay instead.
+// After a call of DelayOutput, the mailbox delays small output, so that several messages can be sent together.
+// HasRequests does not report delayed output before the owner calls ReleaseDelayed. A large message or much queued
+// output ends the delay.
+//
+// Requests that must not wait, such as a close, are taken before delayed output of other connections. But if output for
+// the same connection is delayed or unsent, such a request ends the delay, because it must be handled after the output.
 type Mailbox struct {
-	// MaxRequests limits the number of queued requests. For requests without a message, such as a close, the limit is
-	// twice as high.
+	// MaxRequests limits the number of queued requests. Requests without a message, such as a close, may exceed this
+	// limit, but only up to twice the limit.
 	MaxRequests int
-	// MaxBytes limits the queued bytes. Shared bytes in consecutive requests count once. An empty mailbox accepts one
-	// message that exceeds MaxBytes.
+	// MaxBytes limits the number of queued bytes. If consecutive requests share the same bytes, these bytes count once.
+	// An empty mailbox accepts one message that exceeds MaxBytes.
 	MaxBytes int
-	// Counters, if set, counts the memory of requests in the counter Buffered.
+	// Counters, if not nil, counts the memory of requests in its counter Buffered.
 	Counters *Counters
-	// Small minimizes the memory of each mailbox, for engines with many mailboxes.
+	// Small minimizes the memory of the mailbox. It is for engines with a mailbox for each connection.
 	Small bool
 
 	mu       sync.Mutex
@@ -243,8 +248,9 @@ type waitingSender struct {
 	woken bool
 }
 
-// Put queues r for c if the generation is current. It fails with ErrClosed, ErrFull or errRemoved; a failed request is
-// not queued. After each call, the caller must wake the owner if OwnerMustWake returns true.
+// Put queues r for the connection c if generation is the current generation of c. It fails with ErrClosed, ErrFull or
+// errRemoved. If Put fails, r is not queued. After each call, the caller must wake the owner if OwnerMustWake returns
+// true.
 func (b *Mailbox) Put(c *Conn, generation uint32, r Request) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -324,8 +330,9 @@ func (b *Mailbox) ReleaseDelayed() {
 	b.releaseDelayedLocked()
 }
 
-// EnsureDelayEnd returns the time at which the owner must call ReleaseDelayed. If no output is delayed, ok is false.
-// The first call for delayed output starts the delay.
+// EnsureDelayEnd returns the time at which the owner must call ReleaseDelayed, because the delay of the queued output
+// ends. If no output is delayed, ok is false. The first call of EnsureDelayEnd after output was queued starts the
+// delay.
 func (b *Mailbox) EnsureDelayEnd(rt *Runtime) (at time.Duration, ok bool) {
 	if !b.hasDelayed.Load() {
 		return 0, false
@@ -379,19 +386,21 @@ func (b *Mailbox) recountQueuedMemory(requestCap, dataCap int) {
 	b.queuedMemory = n
 }
 
-// CountedMemory returns the memory, in bytes, of requests that are queued, or were taken and not yet recycled.
+// CountedMemory returns the memory of the mailbox's requests in bytes. It includes requests that the owner has taken
+// but not yet recycled.
 func (b *Mailbox) CountedMemory() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.queuedMemory + b.takenMemory
 }
 
-// PutShared is like Put with the current generation of c. The generation must not change during the call.
+// PutShared calls Put with the current generation of c. The generation must not change during the call.
 func (b *Mailbox) PutShared(c *Conn, kind RequestKind, s *Shared) error {
 	return b.Put(c, c.refState.generation(), Request{Kind: kind, Shared: s})
 }
 
-// CountMissedBroadcast counts a broadcast that the mailbox's only connection missed because the mailbox was full.
+// CountMissedBroadcast counts a broadcast that did not fit into the mailbox. It is for mailboxes that serve only one
+// connection, which has missed the broadcast.
 func (b *Mailbox) CountMissedBroadcast() { b.missedBroadcasts.Add(1) }
 
 func (b *Mailbox) TakeMissedBroadcastCount() int64 {
@@ -455,8 +464,9 @@ func (b *Mailbox) addWaitingSender(messageSize int) SpaceWait {
 	return SpaceWait{freed: s.freed, onDone: func() { b.removeSenderOrWakeNext(s) }}
 }
 
-// removeSenderOrWakeNext is called when sender s no longer waits. If s had not been woken, it removes s from the queue.
-// If s was the last woken sender and the mailbox is empty, it wakes the next senders.
+// removeSenderOrWakeNext is called when the sender s stops waiting. If s has not been woken, s is removed from the
+// waiting senders. If s has been woken, was the last of the woken senders, and the mailbox is empty, the next senders
+// are woken.
 func (b *Mailbox) removeSenderOrWakeNext(s *waitingSender) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -470,7 +480,8 @@ func (b *Mailbox) removeSenderOrWakeNext(s *waitingSender) {
 }
 
 // wakeSendersThatFit wakes waiting senders in order, as long as the messages of all woken senders fit into
-// 1/waitersShare of MaxBytes. If no woken sender is left, it wakes at least one sender.
+// 1/waitersShare of MaxBytes. If no woken sender is still about to send, the first waiting sender is woken even if its
+// message does not fit.
 func (b *Mailbox) wakeSendersThatFit() {
 	n := 0
 	for room := b.MaxBytes / waitersShare; n < len(b.waiting); n++ {
@@ -487,8 +498,9 @@ func (b *Mailbox) wakeSendersThatFit() {
 	}
 }
 
-// TakeAllQueued removes and returns all queued requests and their data. If requests have overtaken output that is still
-// delayed, it takes only those requests. The caller must pass the results to Recycle.
+// TakeAllQueued removes all queued requests and returns them with their data. If output is still delayed and other
+// requests need not wait for it, TakeAllQueued takes only those other requests. The caller must pass the results to
+// Recycle.
 func (b *Mailbox) TakeAllQueued() (requests []QueuedRequest, data []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -519,8 +531,8 @@ func (b *Mailbox) TakeAllQueued() (requests []QueuedRequest, data []byte) {
 
 const maxKeptSmall = 8
 
-// Recycle takes back the memory of taken requests. It keeps a part for reuse and frees the rest. The caller must
-// subtract releasedMemory, the size of this memory, from the counter Buffered.
+// Recycle takes back the memory of requests that TakeAllQueued has returned. It keeps some of the memory for reuse and
+// frees the rest. The caller must subtract releasedMemory from the counter Buffered.
 func (b *Mailbox) Recycle(requests []QueuedRequest, data []byte) (releasedMemory int) {
 	clear(requests)
 	b.mu.Lock()
@@ -541,7 +553,8 @@ func (b *Mailbox) Recycle(requests []QueuedRequest, data []byte) (releasedMemory
 	return releasedMemory
 }
 
-// RejectFurtherPosts makes Put fail with ErrClosed, and wakes the waiting senders. Queued requests can still be taken.
+// RejectFurtherPosts makes later calls of Put fail with ErrClosed, and wakes the waiting senders. Requests that are
+// already queued can still be taken.
 func (b *Mailbox) RejectFurtherPosts() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 // If the connection ends during this handshake, Closed is called, unlike in a handshake before Opened. Requests are
 // deferred until the handshake is done, so that their data passes the layer.
 
-// ErrClearInput is the close reason if unread plaintext input remains when TLS starts.
+// ErrClearInput is the close reason if plaintext input is still unread when TLS starts.
 var ErrClearInput = errors.New("myriad: plaintext input after the command that starts TLS")
 
 // pendingLayer is the state of a requested layer until its handshake ends.
@@ -28,8 +28,8 @@ type deferredRequest struct {
 	data    []byte
 }
 
-// Securer is a Handler with a method Secured. Secured is called when a layer from RequestLayerInsertion has completed
-// its handshake. The connection's loop or goroutine calls Secured, never a worker.
+// Securer is an optional interface that a Handler may implement. Secured is called when a layer that was inserted by
+// RequestLayerInsertion has completed its handshake. The connection's loop or goroutine calls Secured, never a worker.
 type Securer interface {
 	Secured(c *Conn)
 }
@@ -112,8 +112,9 @@ func (c *Conn) cancelPendingLayerAndHandleDeferred() {
 	}
 }
 
-// deferRequestIfLayerPending stores req and data if c waits for a pending layer's handshake. It does not defer
-// broadcasts. If too many requests are stored, it closes the connection with ErrFull and returns false.
+// deferRequestIfLayerPending stores req and data if c waits until an inserted layer has completed its handshake. It
+// stores neither broadcasts nor requests that continue the handshake. If too many requests are already stored, it
+// closes the connection with ErrFull and returns false.
 func (c *Conn) deferRequestIfLayerPending(req QueuedRequest, data []byte) (deferred bool) {
 	if !c.hasPendingLayer() || !c.is(open) || req.Kind == RequestResumeLayer || req.Kind == RequestBroadcast {
 		return false

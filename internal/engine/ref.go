@@ -33,7 +33,7 @@ func (m *generationAndPosted) releasePostedBytes(count int) (remaining int, send
 	return postedBytesIn(v), v&senderWaiting != 0
 }
 
-// markSenderWaitingIfAbove sets senderWaiting if the generation is current and more than maxPosted bytes are posted.
+// markSenderWaitingIfAbove sets the waiting bit if generation is current and more than maxPosted bytes are posted.
 func (m *generationAndPosted) markSenderWaitingIfAbove(generation uint32, maxPosted int) (marked bool) {
 	for {
 		v := m.v.Load()
@@ -90,14 +90,14 @@ func (r Ref) Close() error { return r.post(Request{Kind: RequestClose}) }
 // Nudge requests a call of the handler's Nudged method.
 func (r Ref) Nudge() error { return r.post(Request{Kind: RequestNudge}) }
 
-// Do requests a call of f on the connection's owner. The rules for handler calls apply to f. If the connection begins
-// to close before f can run, f is not called.
+// Do requests that the connection's owner calls f. The rules for handler calls apply to f. If the connection begins to
+// close before f can be called, f is not called.
 func (r Ref) Do(f func(*Conn)) error { return r.DoShared(&Shared{Do: f}) }
 
-// DoShared is like DoOrElse(s.Do, s.OnLost), but does not allocate memory for each call.
+// DoShared is like DoOrElse with the functions s.Do and s.OnLost, but does not allocate memory for each call.
 func (r Ref) DoShared(s *Shared) error { return r.post(Request{Kind: RequestDo, Shared: s}) }
 
-// DoOrElse is like Do, but calls onLost if the connection begins to close before f can run. onLost may run on any
+// DoOrElse is like Do, but calls onLost if the connection begins to close before f can be called. onLost may run on any
 // goroutine and must not block. If DoOrElse returns an error, neither f nor onLost is called.
 func (r Ref) DoOrElse(f func(*Conn), onLost func()) error {
 	return r.post(Request{Kind: RequestDo, Shared: &Shared{Do: f, OnLost: onLost}})
@@ -120,7 +120,8 @@ func (r Ref) ID() uint64 {
 	return uint64(r.generation)<<32 | uint64(uint32(r.c.slot)*uint32(max(rt.Loops, 1))+uint32(rt.Index)+1)
 }
 
-// Location returns the index of the owner, and the connection's slot and generation. For the zero Ref, all three are 0.
+// Location returns the index of the connection's owner, the connection's slot and the generation of r. For the zero
+// Ref, all results are 0.
 func (r Ref) Location() (ownerIndex int, slot, generation uint32) {
 	if r.c == nil {
 		return 0, 0, 0
@@ -128,8 +129,8 @@ func (r Ref) Location() (ownerIndex int, slot, generation uint32) {
 	return r.c.runtime.Index, r.c.slot, r.generation
 }
 
-// ConnOwnedBy returns the connection if it belongs to rt and has not begun to close. Otherwise it returns nil. Only the
-// owner that uses rt may call ConnOwnedBy.
+// ConnOwnedBy returns the connection if it belongs to the owner with the Runtime rt and has not begun to close.
+// Otherwise, it returns nil. Only this owner may call ConnOwnedBy.
 func (r Ref) ConnOwnedBy(rt *Runtime) *Conn {
 	if r.IsClosed() || r.c.runtime != rt {
 		return nil
@@ -137,8 +138,10 @@ func (r Ref) ConnOwnedBy(rt *Runtime) *Conn {
 	return r.c
 }
 
-// ReserveDeferredBroadcast counts broadcast s as posted to c, which a worker is using, and returns a request for s.
-// When the worker has returned c, the caller must pass the request to HandleOrDeferForPendingLayer.
+// ReserveDeferredBroadcast prepares a broadcast to a connection while a worker owns the connection. It counts the
+// message s as posted to c and returns a request that contains s. When the worker has returned c, the caller must pass
+// this request to HandleOrDeferForPendingLayer.
+//
 // ReserveDeferredBroadcast fails if c has closed or has too many posted bytes. It is safe for concurrent use.
 func (c *Conn) ReserveDeferredBroadcast(s *Shared) (QueuedRequest, error) {
 	gen := c.refState.generation()
@@ -171,7 +174,8 @@ func (c *Conn) refLock() *sync.Mutex {
 	return &c.runtime.refLocks[c.slot%uint32(len(c.runtime.refLocks))]
 }
 
-// callLockedIfOpen calls f with the connection, under a lock that prevents the connection from closing.
+// callLockedIfOpen calls f with the connection unless the connection has begun to close. It holds a lock during the
+// call, so that the connection cannot begin to close before f returns.
 func (r Ref) callLockedIfOpen(f func(c *Conn)) (called bool) {
 	if r.IsClosed() {
 		return false
@@ -192,9 +196,9 @@ func (r Ref) Peer() (peer netip.AddrPort, ok bool) {
 	return peer, ok
 }
 
-// LocalAddr returns the connection's local address. For an address without a port, such as a unix socket's, it returns
-// the zero value. ok is false if the connection has begun to close. ok is also false if the call would block a loop;
-// see Loop.FetchLocalAddr.
+// LocalAddr returns the connection's local address. If the address has no port, for example because the connection uses
+// a unix socket, it returns the zero value. ok is false if the connection has begun to close. It is also false if the
+// call would block a loop; see Loop.FetchLocalAddr.
 func (r Ref) LocalAddr() (local netip.AddrPort, ok bool) {
 	switch {
 	case r.IsClosed():

@@ -47,7 +47,7 @@ func (c *Conn) RequestRelayWith(partner Ref) error {
 
 func (c *Conn) IsRelayed() bool { return c.is(relayed) }
 
-// isInputTaken reports whether input bypasses the handler because of a relay, a pending layer or a Detach.
+// isInputTaken reports whether input does not go to the handler, because of a relay, a pending layer or a Detach.
 func (c *Conn) isInputTaken() bool {
 	return c.is(relayed) || c.extra != nil && (c.remotePartner() != nil || c.hasPendingLayer() || c.isDetaching())
 }
@@ -62,14 +62,15 @@ func (c *Conn) isFreeToRelayWith(partner Ref) bool {
 	return true
 }
 
-// newRelayRequest returns a request that makes its receiver start a relay with r. If the receiver closes before it
-// handles the request, r is closed with ErrClosed.
+// newRelayRequest returns a request that is posted to another connection and makes that connection the relay partner of
+// r. If that connection closes before it has handled the request, r is closed with ErrClosed.
 func (r Ref) newRelayRequest() *Shared {
 	return &Shared{Do: func(o *Conn) { o.acceptRelayOrCloseRequester(r) }, OnLost: func() { r.postCloseWith(ErrClosed) }}
 }
 
-// acceptRelayOrCloseRequester joins c and requester in a relay, now or when a worker has finished with requester. If c
-// or requester is not free to join, requester is closed with ErrBadUse. If requester has already closed, c is closed.
+// acceptRelayOrCloseRequester joins c and requester in a relay. If a worker is using requester, they are joined when
+// the worker has finished. If c or requester is not free, for example because it is in another relay, requester is
+// closed with ErrBadUse. If requester has closed in the meantime, c is closed.
 func (c *Conn) acceptRelayOrCloseRequester(requester Ref) {
 	o, here := requester.ConnOwnedBy(c.runtime), c.Ref()
 	near := c.runtime.Loop != nil && o != nil
@@ -121,7 +122,8 @@ func (c *Conn) joinRelayOrClosePartner(partner Ref, incoming, outgoing *fastPath
 	}
 }
 
-// enterRelayState marks c as relayed. remote must be nil if c and its relay partner have the same owner.
+// enterRelayState marks c as relayed. remote describes the relay partner. If c and the partner have the same owner,
+// remote must be nil.
 func (c *Conn) enterRelayState(remote *remotePartner) {
 	c.state |= relayed
 	c.state &^= neverHeard | eofDelivered | readPaused | inputHeld | drainedPending | unansweredMask
@@ -142,8 +144,8 @@ func (c *Conn) enterRelayState(remote *remotePartner) {
 
 func (r Ref) postDo(do func(*Conn)) { r.postDoOrElse(do, nil) }
 
-// postDoOrElse makes the connection's owner call the function do. If the connection closes first, onLost is called
-// instead, unless it is nil.
+// postDoOrElse makes the connection's owner call the function do. If the connection closes before the call, the
+// function onLost is called instead. onLost may be nil.
 func (r Ref) postDoOrElse(do func(*Conn), onLost func()) {
 	err := r.post(Request{Kind: RequestDo, alwaysFits: true, Shared: &Shared{Do: do, OnLost: onLost}})
 	if err != nil && onLost != nil {
@@ -185,7 +187,8 @@ func (c *Conn) allowPartnerFastPathIfNoOutput() {
 	}
 }
 
-// blockPartnerFastPath keeps the relay partner from sending on c's socket. Call it before output is added to c.
+// blockPartnerFastPath keeps the relay partner from sending on c's socket. It must be called before output is added to
+// c.
 func (c *Conn) blockPartnerFastPath() {
 	if r := c.remotePartner(); r != nil && r.incoming != nil {
 		r.incoming.mu.Lock()
@@ -225,8 +228,9 @@ func (c *Conn) TrySendOnPartnerSocket(send func(o *Conn)) (called bool) {
 	return true
 }
 
-// reopenFastPathAndResumePartner lets the relay partner send again after c has sent output. c must have a
-// remotePartner.
+// reopenFastPathAndResumePartner is called after c has sent output. If no output is left, the relay partner may send on
+// c's socket again. If the relay partner has paused reading because of c's unsent output, and little output is left,
+// the relay partner resumes reading. c must have a remotePartner.
 func (c *Conn) reopenFastPathAndResumePartner() {
 	c.allowPartnerFastPathIfNoOutput()
 	if c.extra.remotePartner.partnerPaused {
@@ -245,8 +249,8 @@ func (c *Conn) forwardBufferedInputAndEOF() {
 	}
 }
 
-// localPartner returns c's relay partner, or nil if the partner has another owner. c must be relayed, and the partner's
-// slot must not have been freed.
+// localPartner returns c's relay partner, or nil if the partner has another owner. c must be relayed, and the slot of
+// the partner must still be in use.
 func (c *Conn) localPartner() (partnerOrNil *Conn) {
 	if c.remotePartner() != nil {
 		return nil
@@ -325,7 +329,8 @@ func (c *Conn) sendOrBufferRelayed(p []byte) {
 	}
 }
 
-// SpliceTargetIfReady returns the relay partner if c's input may now be spliced to its socket, and otherwise nil.
+// SpliceTargetIfReady returns the relay partner if the driver may now splice c's input to the partner's socket.
+// Otherwise, it returns nil.
 func (c *Conn) SpliceTargetIfReady() *Conn {
 	if !c.is(relayed) || c.is(closing|failed) || c.in != nil || c.layer() != nil {
 		return nil

@@ -19,8 +19,8 @@ type Poster interface {
 	Post(c *Conn, gen uint32, r Request) error
 }
 
-// Loop contains what a connection needs from its event loop. Connections of the goroutine model have no Loop. The
-// methods must be called on the loop's goroutine unless documented otherwise.
+// Loop contains the methods of an event loop that its connections need. Connections of the goroutine model have no
+// Loop. The methods must be called on the loop's goroutine unless documented otherwise.
 type Loop interface {
 	// Conn returns the connection in a slot. The slot must be in use.
 	Conn(slot uint32) *Conn
@@ -59,49 +59,55 @@ type Runtime struct {
 	Poster           Poster
 	Counters         *Counters
 	Shared           *Counters
-	// Now returns the time for timeouts, from an arbitrary start. Engines with simulated time replace this function.
+	// Now returns the current time for timeouts, as the time since an arbitrary start. Engines with simulated time
+	// replace this function.
 	Now  func() time.Duration
 	Loop Loop // nil in the goroutine model
 	// NoDetach forbids Detach. NoFiles forbids SendFile. They are set if descriptors are valid on one thread only.
 	NoDetach, NoFiles bool
-	// LocalAddr, if set, returns the local address of c, which must not be closed meanwhile. Any goroutine may call it.
+	// LocalAddr, if set, returns the local address of c. Any goroutine may call it. c must not be closed during the
+	// call.
 	LocalAddr func(c *Conn) netip.AddrPort
 	Index     int
-	// OnWorkers selects the caller of the handlers: a worker if true, the connections' owner if false. See
-	// MakeDeferredHandlerCalls. The owner may change the fields OnWorkers and Buffers between two events.
+	// OnWorkers means that workers call the handlers. If OnWorkers is false, the connections' owner calls the handlers.
+	// See MakeDeferredHandlerCalls. The owner may change OnWorkers and Buffers between two events.
 	OnWorkers bool
 	// HandlerTimes, if set, records the duration of handler calls by workers.
 	HandlerTimes *WorkerCallTimes
-	// SendDirect, if set, sends p and the slices that follow it in one non-blocking call, and returns the number of
+	// SendDirect, if set, sends p and then the slices in behind with one non-blocking call, and returns the number of
 	// bytes sent. p must not be empty. SendDirect is used for writes of at least MinDirectSend bytes. The owner may
 	// change SendDirect between two events.
 	SendDirect    func(c *Conn, p []byte, behind [][]byte) int
 	MinDirectSend int
-	// ReceiveDirect, if set, receives bytes into p without blocking, on any goroutine. It returns 0 if no bytes are
-	// available, at EOF and after an error. c must not be closed during the call. See Ref.ReceiveWhileReadingIsOff.
+	// ReceiveDirect, if set, receives bytes into p without blocking. It returns 0 if no bytes are available, at EOF and
+	// after an error. Any goroutine may call it. c must not be closed during the call. See
+	// Ref.ReceiveWhileReadingIsOff.
 	ReceiveDirect func(c *Conn, p []byte) (n int)
-	// SendFromOthers is like SendDirect, but any goroutine may call it. c must not be closed during the call. See
-	// Ref.SendWhileOutputIsEmpty.
+	// SendFromOthers, if set, is like SendDirect, but any goroutine may call it. c must not be closed during the call.
+	// See Ref.SendWhileOutputIsEmpty.
 	SendFromOthers func(c *Conn, p []byte, behind [][]byte) (n int)
 	// SendToPartner, if set, sends p to a relay partner that has another owner, without blocking. It returns the number
-	// of bytes sent, which is 0 if the partner is closed.
+	// of bytes sent. If the partner is closed, it returns 0.
 	SendToPartner func(to *Conn, p []byte) int
 	// directSent is the number of bytes sent directly in the current event; see Conn.directSentInEvent.
 	directSent int
 	// RetainCalls counts calls of Conn.Retain.
 	RetainCalls atomic.Uint64
-	// TimeAllCalls makes the engine time every handler call, not only a sample. The owner may change it between events.
+	// TimeAllCalls makes the engine measure the duration of every handler call. If TimeAllCalls is false, the engine
+	// measures only a sample of the calls. The owner may change TimeAllCalls between two events.
 	TimeAllCalls bool
 	maxPieceSize int
-	// ClockSlack, if positive, makes SetClock store a time that is ClockSlack in the future. Until that time, further
-	// calls of SetClock write nothing, which is faster if many owners share the Runtime. For a single owner, ClockSlack
-	// is 0.
+	// ClockSlack, if positive, makes SetClock set the clock ahead by ClockSlack. Further calls of SetClock then do not
+	// write until that time has come. This is faster if many owners share the Runtime. If the Runtime has a single
+	// owner, ClockSlack is 0.
 	ClockSlack time.Duration
 	clock      atomic.Int64
-	// LookAhead is the time by which timeouts may fire early. Engines with simulated time set LookAhead to compensate
-	// for rounding to coarseTime. If it is 0, timeouts may fire late by up to 34 ms, which is two units of coarseTime.
+	// LookAhead is how early timeouts may fire. Engines with simulated time set LookAhead, because times are rounded to
+	// units of coarseTime. If LookAhead is 0, timeouts never fire early, but may fire up to 34 ms late, which is two
+	// units of coarseTime.
 	LookAhead time.Duration
-	// SweepsHeartbeats selects the sender of heartbeats: a HeartbeatSweep if true, CheckTimeouts if false.
+	// SweepsHeartbeats means that a HeartbeatSweep sends the heartbeats. If SweepsHeartbeats is false, CheckTimeouts
+	// sends the heartbeats.
 	SweepsHeartbeats bool
 	// The following are safe for concurrent use.
 	refLocks    refLocks
@@ -118,8 +124,9 @@ func (rt *Runtime) Configure(cfg *Config, admissions *admission.Controller) {
 	rt.SetClock(MonotonicNow())
 }
 
-// SetClock sets the time that Clock returns. Without a ClockSlack, this time is now. With a positive ClockSlack, the
-// time is at most ClockSlack later than now and never goes back. The owner must call SetClock before it handles events.
+// SetClock sets the time that Clock returns. If ClockSlack is 0, Clock then returns now. If ClockSlack is positive,
+// Clock may return a later time, at most now+ClockSlack, and this time never goes back. The owner must call SetClock
+// before it handles events.
 func (rt *Runtime) SetClock(now time.Duration) {
 	if rt.ClockSlack == 0 {
 		rt.clock.Store(int64(now))
@@ -239,7 +246,7 @@ func (rt *Runtime) BuildRefusalReply(peer netip.AddrPort, reason error) (answer 
 	return answer
 }
 
-// timingSampleRate is the sampling interval for handler times: the engine times one in timingSampleRate reads.
+// timingSampleRate determines how often handler calls are timed: once in timingSampleRate reads.
 const timingSampleRate = 64
 
 func (rt *Runtime) recordTimeAndExtendTimeouts(c *Conn, took time.Duration, countInHistogram bool) {
@@ -282,15 +289,16 @@ type Pool interface {
 	IsClosedErr(reason error) bool
 }
 
-// WorkerCallTimes records number and duration of handler calls on workers, and detects stuck calls; see TakeTotals.
+// WorkerCallTimes records the number and the duration of handler calls on workers. It also detects calls that do not
+// return; see TakeTotals.
 type WorkerCallTimes struct {
 	calls, duration atomic.Int64
 	active          [2]atomic.Int64
 	currentSlot     atomic.Int32 // index of the counter in active for calls that start now
 }
 
-// TakeTotals returns and resets the number and the total duration of finished calls. stuck reports whether a call has
-// been running since before the previous TakeTotals.
+// TakeTotals returns the number and the total duration of the calls that have finished since the previous call of
+// TakeTotals. stuck reports whether a handler call that began before that previous call is still running.
 func (t *WorkerCallTimes) TakeTotals() (calls int64, took time.Duration, stuck bool) {
 	now := t.currentSlot.Load()
 	if stuck = t.active[1-now].Load() != 0; !stuck {

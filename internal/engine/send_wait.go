@@ -30,7 +30,8 @@ type waiters struct {
 	spaceFreed chan struct{} // closed when there is space
 }
 
-// countSenderUnlessTooMany counts a goroutine that waits to send to c. It returns false if MaxSenders already wait.
+// countSenderUnlessTooMany counts the caller as a goroutine that waits to send to c. It returns false if MaxSenders
+// goroutines already wait.
 func (s *sendWaiters) countSenderUnlessTooMany(c *Conn) (added bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,8 +58,8 @@ func (s *sendWaiters) uncountSender(c *Conn) {
 	}
 }
 
-// spaceFreedChanOfWaitedConn returns a channel that is closed when c may have space. The sender must be counted
-// already.
+// spaceFreedChanOfWaitedConn returns a channel that is closed when c may have space for a message.
+// countSenderUnlessTooMany must have counted the caller.
 func (s *sendWaiters) spaceFreedChanOfWaitedConn(c *Conn) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,9 +89,10 @@ func (r Ref) TrySend(p []byte) error {
 	return r.post(r.newWaitableSendRequest(p))
 }
 
-// SendWait is like Send, but waits while too many bytes are queued for the connection. If ctx ends, it returns the
-// cause of ctx. On a loop, it returns ErrOnLoop instead of waiting. If MaxSenders goroutines are already waiting, it
-// returns ErrFull. If the owner's mailbox stays full for Limits.WriteTimeout, it returns ErrWriteTimeout.
+// SendWait is like Send, but waits while too many bytes are queued for the connection. If ctx ends, SendWait returns
+// the cause of ctx. If MaxSenders goroutines are already waiting, it returns ErrFull. If the owner's mailbox stays full
+// for Limits.WriteTimeout, it returns ErrWriteTimeout. On a loop, SendWait must not wait, and returns ErrOnLoop
+// instead.
 func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -141,8 +143,9 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	}
 }
 
-// awaitMailboxSpace waits until the owner's mailbox may have space. It fails when ctx ends. With a WriteTimeout, it
-// also fails at monotonicDeadline.
+// awaitMailboxSpace waits until the mailbox of the connection's owner may have space. If ctx ends first, it returns the
+// cause of ctx. If Limits.WriteTimeout is set, it returns ErrWriteTimeout at monotonicDeadline, which is a time on the
+// clock of MonotonicNow.
 func (r Ref) awaitMailboxSpace(ctx context.Context, wait SpaceWait, monotonicDeadline time.Duration) error {
 	var late <-chan time.Time
 	if r.c.runtime.Limits.WriteTimeout > 0 {

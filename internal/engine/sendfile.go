@@ -39,8 +39,9 @@ type fileQueue struct {
 	progressGoal int
 }
 
-// SendFile appends n bytes of fileToDup, starting at offset, to the output. A negative n means all bytes from offset
-// on. The caller may close the file after the call. If MaxQueuedFiles files are queued, SendFile fails with ErrFull.
+// SendFile appends n bytes of a file to the output, starting at offset. If n is negative, it appends all bytes from
+// offset to the end of the file. The caller may close the file after the call. If MaxQueuedFiles files are already
+// queued, SendFile fails with ErrFull.
 func (c *Conn) SendFile(fileToDup *os.File, offset, n int64) error {
 	switch {
 	case c.is(closing|failed|closingWrite) || !c.is(open):
@@ -167,7 +168,8 @@ func (c *Conn) outputWaitingSince() time.Duration {
 	return c.extra.fileQueue.waitingSince
 }
 
-// addrOfLastOutputBuffer returns the address of the pointer to the last output buffer. The pointer may be nil.
+// addrOfLastOutputBuffer returns the address of the field that points to the last output buffer. If there is no such
+// buffer yet, the field is nil.
 func (c *Conn) addrOfLastOutputBuffer() **Buffer {
 	if all := c.fileQueueOrNil().entriesOrNil(); len(all) > 0 {
 		return &all[len(all)-1].following
@@ -175,7 +177,7 @@ func (c *Conn) addrOfLastOutputBuffer() **Buffer {
 	return &c.out
 }
 
-// lastOutput returns the last output buffer, or nil if new data needs a new buffer.
+// lastOutput returns the last output buffer. If it returns nil, new output needs a new buffer.
 func (c *Conn) lastOutput() *Buffer { return *c.addrOfLastOutputBuffer() }
 
 func (c *Conn) tailBufferOrNew(capacityIfNew int) *Buffer {
@@ -186,7 +188,8 @@ func (c *Conn) tailBufferOrNew(capacityIfNew int) *Buffer {
 	return *b
 }
 
-// addrOfTransportTail is like addrOfLastOutputBuffer, but for data that a layer has already processed.
+// addrOfTransportTail is like addrOfLastOutputBuffer, but for data that a layer has already encoded. Such data is not
+// stored behind queued files.
 func (c *Conn) addrOfTransportTail() **Buffer {
 	if c.layer() != nil {
 		return &c.out
@@ -199,8 +202,8 @@ func (c *Conn) allocOutputAtTail(tail **Buffer, capacity int) {
 	*tail = c.runtime.getOrNewCountedBuffer(capacity)
 }
 
-// NextFilePartUnlessLayered returns the next file bytes to send: n bytes of f, starting at offset. If the connection
-// has a layer, f is nil, and the driver must call LoadFilePieceIntoOutput.
+// NextFilePartUnlessLayered returns the part of a queued file that is to be sent next: n bytes of f, starting at
+// offset. If the connection has a layer, f is nil, and the driver must call LoadFilePieceIntoOutput instead.
 func (c *Conn) NextFilePartUnlessLayered() (f *os.File, offset int64, n int) {
 	if c.layer() != nil {
 		return nil, 0, 0
@@ -209,8 +212,9 @@ func (c *Conn) NextFilePartUnlessLayered() (f *os.File, offset int64, n int) {
 	return first.file, first.offset, int(min(first.remaining, maxFilePiece))
 }
 
-// advanceFileOrMarkBlocked records that sentBytes of the first queued file were sent. If the file is complete, the data
-// behind it follows. Otherwise, the connection is marked as blocked, because the kernel takes no more output.
+// advanceFileOrMarkBlocked records that sentBytes bytes of the first queued file were sent. If the whole file has been
+// sent, the data behind the file becomes the output. Otherwise, the connection is marked as blocked, because the kernel
+// did not accept all bytes.
 func (c *Conn) advanceFileOrMarkBlocked(sentBytes int) {
 	if c.addSentBytesToFirstFile(sentBytes) {
 		c.state &^= blocked
@@ -251,8 +255,8 @@ func (c *Conn) LoadFilePieceIntoOutput() {
 	c.removeFinishedFilesAndAdvance()
 }
 
-// removeFinishedFilesAndAdvance removes completely sent files from the front of the queue while there is no output. The
-// data behind a removed file becomes the output.
+// removeFinishedFilesAndAdvance removes files that were sent completely from the front of the queue. The data behind a
+// removed file becomes the output. Further files then remain queued until this output has been sent.
 func (c *Conn) removeFinishedFilesAndAdvance() {
 	for c.out == nil && c.fileQueueOrNil() != nil && !c.is(failed) {
 		q := c.extra.fileQueue

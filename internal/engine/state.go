@@ -1,10 +1,11 @@
 package engine
 
-// Bits of Conn.state. OnClosed and ResetFailedDial clear all bits.
+// Bits of Conn.state. The last column contains the functions that set a bit and, after |, the functions that clear it.
+// OnClosed and ResetFailedDial clear all bits.
 //
 //	bit              meaning                                       set by | cleared by
 //	open             established, not closed                       OnOpen
-//	dialled          this process dialled                          OnOpen
+//	dialled          this process has dialled the connection       OnOpen
 //	sourceCounted    counted among the connections of its source   OnOpen, AdmitProxiedPeerOrAppendRefusal
 //	ownHandler       userData is a ConnHandler                     SetConnHandler
 //	handshaking      a layer's handshake is in progress            OnOpen, RequestLayerInsertion | OnHandshakeDone
@@ -13,19 +14,21 @@ package engine
 //	neverHeard       the peer has sent nothing yet                 OnOpen, OnHandshakeDone | OnRead
 //	inputHeld        buffered input waits until a worker runs,     OnRead, MakeDeferredHandlerCalls | MakeDeferredHandlerCalls
 //	                 output is sent, or SetReading is called
-//	readPaused       the handler or a relay wants no input         SetReading, relay | SetReading
+//	readPaused       the handler or a relay wants no input         SetReading, forwardToPartner | SetReading
 //	overHighWater    unsent output has exceeded HighWater and      Write | OnSent
 //	                 not fallen to LowWater since
 //	blocked          the kernel does not take output               OnSent, OnSendStarted | OnSent, OnWritable
 //	drainedPending   Drained or Missed is pending                  OnSent | MakeDeferredHandlerCalls
 //	drainingPending  Draining is pending                           BeginShutdownDrain | MakeDeferredHandlerCalls
-//	draining         close at the next idle moment                 BeginShutdownDrain
-//	finalReadPending read once more before closing for a           CheckTimeouts, BeginShutdownDrain | OnRead,
-//	                 timeout or a drain                            CloseIfTimedOutAfterEmptyRead
-//	relayed          in a relay                                    relay
+//	draining         a shutdown closes the connection when idle    BeginShutdownDrain
+//	finalReadPending the connection must be read once more         CheckTimeouts, BeginShutdownDrain,
+//	                 before a timeout or a shutdown may close it   SendHeartbeatOrScheduleClose | OnRead,
+//	                                                               CloseIfTimedOutAfterEmptyRead
+//	relayed          joined with another connection in a relay     enterRelayState
 //	peerEOF          the peer sends no more                        OnEOF
-//	eofDelivered     the handler or partner knows of the EOF       MakeDeferredHandlerCalls | relay
-//	closingWrite     shut the write side when all output is sent   CloseWrite
+//	eofDelivered     the handler or the relay partner was told     MakeDeferredHandlerCalls, forwardEOFToPartner |
+//	                 of the peer's EOF                             enterRelayState
+//	closingWrite     the write side is shut after all output       CloseWrite
 //	yielded          buffered input waits for a later iteration    YieldInput | ClearYield, MakeDeferredHandlerCalls
 //	closing          no more input is passed on; see closeReason   CloseWith
 //	shut             the write side is shut                        MarkWriteShutAndStartLinger

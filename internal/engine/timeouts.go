@@ -7,7 +7,7 @@ import (
 
 // This file enforces timeouts. Connections have no timers; the owner calls CheckTimeouts for some of them at a time.
 
-// coarseTime is a time in units of 2^24 ns, about 17 ms. It wraps after 834 days.
+// coarseTime is a time in units of 2^24 ns, which are about 17 ms. It wraps around after 834 days.
 type coarseTime uint32
 
 func toCoarseTime(d time.Duration) coarseTime { return coarseTime(d >> 24) }
@@ -24,8 +24,9 @@ func (c *Conn) TimeSinceInput() (d time.Duration, ok bool) {
 	return c.lastHeard.elapsed(c.runtime.Clock()), !c.is(neverHeard)
 }
 
-// NextTimerDeadlineOrExpiry returns the earlier of NextTimerOrDeadline and the connection's expiry time. The expiry
-// time limits a dial, a handshake, a close, and the output after the peer's EOF. If neither time is set, ok is false.
+// NextTimerDeadlineOrExpiry returns the connection's expiry time or the time of NextTimerOrDeadline, whichever is
+// earlier. The expiry time is the time limit of a dial, a handshake or a close, or of sending output after the peer's
+// EOF. If neither time is set, ok is false.
 func (c *Conn) NextTimerDeadlineOrExpiry() (at time.Duration, ok bool) {
 	if c.extra == nil {
 		return 0, false
@@ -58,8 +59,8 @@ func (c *Conn) TimerBucket() uint8 {
 	return c.extra.timerBucket
 }
 
-// SetTimerBucket records which of the driver's timer buckets contains the connection; 0 means none. A bucket may be set
-// only while NextTimerOrDeadline returns ok. Closing the connection clears the bucket.
+// SetTimerBucket records the number of the timer bucket in which the driver keeps the connection. The number 0 means
+// none. A bucket may be set only while NextTimerOrDeadline returns ok. Closing the connection clears the number.
 func (c *Conn) SetTimerBucket(bucket uint8) {
 	if c.extra != nil {
 		c.extra.timerBucket = bucket
@@ -74,14 +75,16 @@ func earlierNonzeroTime(a, b time.Duration) time.Duration {
 	return a
 }
 
-// SetTimer schedules a call of the handler's Timer after d, or none if d is 0. It replaces an earlier timer.
+// SetTimer schedules a call of the handler's Timer after the time d. It replaces an earlier timer. If d is 0, it only
+// removes the earlier timer.
 func (c *Conn) SetTimer(d time.Duration) {
 	if c.is(open) && (d > 0 || c.extra != nil) {
 		c.ensureExtra().timer = c.timeAfterOrZero(d)
 	}
 }
 
-// SetDeadline sets or replaces the time after which the connection closes with ErrDeadline. A zero d removes it.
+// SetDeadline makes the connection close with ErrDeadline after the time d. It replaces an earlier deadline. If d is 0,
+// it only removes the earlier deadline.
 func (c *Conn) SetDeadline(d time.Duration) {
 	if c.is(open) && (d > 0 || c.extra != nil) {
 		c.ensureExtra().deadline = c.timeAfterOrZero(d)
@@ -95,7 +98,7 @@ func (c *Conn) timeAfterOrZero(d time.Duration) time.Duration {
 	return c.runtime.Now() + d
 }
 
-// SetDialTimeout makes the dial fail at the deadline, a time on the clock Runtime.Now.
+// SetDialTimeout makes the dial fail at the given time, which is on the clock of Runtime.Now.
 func (c *Conn) SetDialTimeout(deadline time.Duration) { c.ensureExtra().expiry = deadline }
 
 func (c *Conn) callTimerOrCloseAtDeadline(now time.Duration) (fired bool) {
@@ -179,8 +182,8 @@ func (c *Conn) failAfterHandshakeOrCloseTimeout() {
 	}
 }
 
-// timeLimit is a time at which a connection is closed with the given reason. If reason is nil, a heartbeat is sent
-// instead. The zero value means no limit.
+// timeLimit is a time at which a connection is closed with a close reason. If reason is nil, a heartbeat is sent at
+// that time instead. The zero value means that there is no limit.
 type timeLimit struct {
 	at     time.Duration
 	reason error
@@ -246,7 +249,8 @@ func (c *Conn) messageStartedAt() time.Duration {
 	return c.partialMessageSince()
 }
 
-// ExtendTimeLimitsAfterSuspend extends the time limits by a suspension of the process, but not timers and deadlines.
+// ExtendTimeLimitsAfterSuspend extends the connection's time limits after the process was suspended. suspended is the
+// duration of the suspension. Timers and deadlines are not extended.
 func (c *Conn) ExtendTimeLimitsAfterSuspend(suspended time.Duration) {
 	if c.extra != nil && c.extra.expiry > 0 {
 		c.extra.expiry += min(suspended, math.MaxInt64-c.extra.expiry)
@@ -254,7 +258,8 @@ func (c *Conn) ExtendTimeLimitsAfterSuspend(suspended time.Duration) {
 	c.ExtendTimeouts(suspended)
 }
 
-// ExtendTimeouts extends the peer's time limits by d, for example after a long handler call. A dial is not extended.
+// ExtendTimeouts adds d to the time limits for the peer, for example because a long handler call has delayed reading.
+// While the connection is being dialled, it has no effect.
 func (c *Conn) ExtendTimeouts(d time.Duration) {
 	if !c.is(open) {
 		return
@@ -289,8 +294,8 @@ func (c *Conn) NextTimeout() (at time.Duration, ok bool) {
 	return at, at != 0
 }
 
-// SweepPeriod returns the interval at which CheckTimeouts must be called for every connection. It is 1/8 of the
-// shortest time limit, but at least FastSweepPeriod. Without time limits, it is 0.
+// SweepPeriod returns the interval at which CheckTimeouts must be called for every connection. The interval is 1/8 of
+// the shortest time limit, but at least FastSweepPeriod. If there are no time limits, the result is 0.
 func (rt *Runtime) SweepPeriod() time.Duration {
 	l := &rt.Limits
 	var shortest time.Duration
@@ -317,8 +322,9 @@ const (
 
 const maxSweepSlices = 64
 
-// SweepSlices divides a sweep, which checks all connections once per period, into slices. After each interval, one
-// slice checks chunksPerSlice of the numChunks chunks of connections.
+// SweepSlices divides a sweep into slices. A sweep checks all connections once in each period. The connections are
+// stored in numChunks chunks. Each slice checks chunksPerSlice of these chunks. interval is the time between two
+// slices.
 func SweepSlices(period time.Duration, numChunks int) (interval time.Duration, chunksPerSlice int) {
 	slices := int(min(period/MinSliceInterval, maxSweepSlices))
 	if period > FastSweepPeriod {

@@ -23,7 +23,8 @@ import (
 // framer finds the same messages with either method, each message goes to one of the two methods, and the answers are
 // in order.
 
-// FreeBuffersAndDeferClosed frees c's buffers. The handler's Closed is then called by Run instead of OnClosed.
+// FreeBuffersAndDeferClosed frees c's buffers, and leaves the call of the handler's Closed to a worker: Run makes this
+// call, and OnClosed does not.
 func (c *Conn) FreeBuffersAndDeferClosed() {
 	c.dropInput()
 	c.dropOutput()
@@ -32,11 +33,13 @@ func (c *Conn) FreeBuffersAndDeferClosed() {
 
 func (c *Conn) IsClosedDeferred() bool { return c.extra != nil && c.extra.closedByWorker }
 
-// UndeferClosed reverts FreeBuffersAndDeferClosed if no worker will run c. OnClosed then calls the handler's Closed.
+// UndeferClosed is called after FreeBuffersAndDeferClosed if no worker will run c. It makes OnClosed call the handler's
+// Closed again.
 func (c *Conn) UndeferClosed() { c.extra.closedByWorker = false }
 
 // Run makes the pending handler calls on a worker and then returns c to the loop. The worker owns c during the call. If
-// c has waited too long under overload, Run makes no calls, and the loop sheds c's input.
+// c has waited too long for a worker during an overload, Run makes no calls. Instead, it returns c with ErrOverloaded,
+// so that the loop can shed c's input.
 func (c *Conn) Run(context.Context) {
 	if !c.tryStartTicket() {
 		c.Dropped(ErrOverloaded)
@@ -65,7 +68,8 @@ func (c *Conn) recordRunAndReturnToLoop(started time.Duration, times *WorkerCall
 	c.runtime.Loop.ReturnFromWorker(c, nil)
 }
 
-// Dropped returns c to the loop. The pool calls it when it drops c's job, on any goroutine, even within Pool.TrySubmit.
+// Dropped returns c to the loop without making handler calls. The pool calls Dropped when it drops the job that would
+// run c. The pool may call Dropped on any goroutine, and even within Pool.TrySubmit.
 func (c *Conn) Dropped(reason error) { c.runtime.Loop.ReturnFromWorker(c, reason) }
 
 // CanShed reports whether the handler's Shed may be called instead of the pending handler calls.
@@ -73,14 +77,15 @@ func (c *Conn) CanShed() bool {
 	return c.state&(ownHandler|inputHeld|openPending|drainedPending|drainingPending|closing|failed) == inputHeld && c.callbacks().Shed != nil
 }
 
-// CallShedHandler passes the buffered input and the rejection to the handler's Shed. Call it only on the loop.
+// CallShedHandler passes the buffered input and the reason of the rejection to the handler's Shed. It must be called on
+// the loop.
 func (c *Conn) CallShedHandler(rejection error) {
 	c.runtime.Counters.Add(Shed, 1)
 	c.feedOrShedBuffered(rejection)
 	c.startPendingLayerAndUpdatePause()
 }
 
-// RecordSubmittedTime records the current time as the start of c's wait for a worker.
+// RecordSubmittedTime records that c begins to wait for a worker now. See ExcludeWorkerTimeFromTimeouts.
 func (c *Conn) RecordSubmittedTime() {
 	for _, b := range []*Buffer{c.in, c.out} {
 		if b != nil {
@@ -89,7 +94,8 @@ func (c *Conn) RecordSubmittedTime() {
 	}
 }
 
-// ExcludeWorkerTimeFromTimeouts extends c's time limits by the time since RecordSubmittedTime.
+// ExcludeWorkerTimeFromTimeouts extends c's time limits by the time that has passed since RecordSubmittedTime, because
+// the peer has not caused this delay.
 func (c *Conn) ExcludeWorkerTimeFromTimeouts() {
 	now := c.runtime.Clock()
 	if c.in == nil {

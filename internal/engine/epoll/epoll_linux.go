@@ -129,7 +129,7 @@ func (d *driver) handleConnEvents(c *engine.Conn, events uint32) {
 	d.PerformActions(c)
 }
 
-// suspendWatch removes c from epoll until updateWatchAndExpiry adds c again.
+// suspendWatch removes c from epoll. updateWatchAndExpiry adds c again.
 func (d *driver) suspendWatch(c *engine.Conn) {
 	d.poll.Remove(c.FD())
 	c.SetDriverFlags(c.DriverFlags()&^(watchedIn|watchedOut) | unwatched)

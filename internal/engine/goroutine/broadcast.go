@@ -20,8 +20,8 @@ func (e *goroutineEngine) BroadcastToAllWorkers(payload []byte) error {
 	return nil
 }
 
-// runBroadcaster puts queued broadcasts into the mailboxes of all connections. It returns when the engine stops and no
-// broadcast is in progress.
+// runBroadcaster puts queued broadcasts into the mailboxes of all connections. When the engine stops, runBroadcaster
+// returns as soon as no broadcast is in progress.
 func (e *goroutineEngine) runBroadcaster() {
 	var batch []*engine.Broadcast
 	enqueueWaiting := func() {
@@ -49,7 +49,8 @@ func (e *goroutineEngine) runBroadcaster() {
 	}
 }
 
-// awaitEarlierBroadcasts waits until all earlier broadcasts are in the mailboxes, ctx is done, or the engine stops.
+// awaitEarlierBroadcasts waits until all earlier broadcasts are in the mailboxes of the connections. It returns early
+// if ctx ends or the engine stops.
 func (e *goroutineEngine) awaitEarlierBroadcasts(ctx context.Context) {
 	enqueued := make(chan struct{})
 	select {

@@ -37,7 +37,7 @@ type conn struct {
 	bufferedBytes atomic.Uint32 // memory of the buffers when the owner last waited
 }
 
-// Values of conn.parked. The goroutine of a parked connection waits for events.
+// Values of conn.parked. A connection is parked while its goroutine waits for events.
 const (
 	notParked uint32 = iota
 	isParked
@@ -111,7 +111,8 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 	}
 }
 
-// openConn opens the connection and delivers alreadyRead, the input read earlier. dialStart is 0 unless dialled.
+// openConn opens the connection. dialStart is the time when dialling began, or 0 if the connection was not dialled.
+// alreadyRead contains input that was read from the connection before, or is empty. openConn delivers this input.
 func (c *conn) openConn(dialStart time.Duration, alreadyRead []byte) {
 	c.updateClock()
 	peer := toAddrPort(c.netConn.RemoteAddr())
@@ -125,7 +126,8 @@ func (c *conn) openConn(dialStart time.Duration, alreadyRead []byte) {
 	}
 }
 
-// updateClock updates the clock used for time limits. Call updateClock before an event that starts a time limit.
+// updateClock updates the clock that is used for time limits. It must be called before an event that starts a time
+// limit.
 func (c *conn) updateClock() { c.engine.host.SetClock(c.engine.readClock()) }
 
 func (c *conn) sendOutputUntilWoken() {
@@ -163,8 +165,8 @@ func (c *conn) handleNextInputOrMail() {
 	}
 }
 
-// checkTimeoutsIfNeverWaiting checks the timeouts of a connection that may always have input. The sweeper cannot wake
-// its goroutine for a timeout, because the goroutine never waits.
+// checkTimeoutsIfNeverWaiting checks the timeouts of a connection that may always have input. The goroutine of such a
+// connection may never wait, and the sweeper can wake only a waiting goroutine.
 func (c *conn) checkTimeoutsIfNeverWaiting() (acted bool) {
 	due := c.wakeAt.Load()
 	if due == 0 || !c.bulk && !c.engine.buffersExceedBudget(c.engine.largeReadBytes.Load()) {
@@ -228,11 +230,14 @@ func (c *conn) publishSweepState() {
 	}
 }
 
-// timerLead is how early the sweeper wakes a goroutine before a timer. The goroutine then waits with a deadline.
+// timerLead is how long before a timer the sweeper wakes the connection's goroutine. The goroutine then waits for the
+// timer itself, with a deadline.
 const timerLead = 2 * engine.FastSweepPeriod
 
-// setWaitDeadlineIfWithinTimerLead sets a deadline for the goroutine's next wait if the connection's timer, due at the
-// given time, is near. It returns when the sweeper must wake the goroutine. otherWakeAt is that time without the timer.
+// setWaitDeadlineIfWithinTimerLead prepares the goroutine's next wait for a timer that is due at the given time. If
+// that time is within timerLead, it sets a deadline for the wait. Otherwise, the sweeper must wake the goroutine later.
+// wakeAt is the time when the sweeper must wake the goroutine, for this timer or another timeout. otherWakeAt is the
+// time of the connection's next timeout.
 func (c *conn) setWaitDeadlineIfWithinTimerLead(at time.Duration, otherWakeAt uint32) (wakeAt uint32) {
 	left := at - c.engine.readClock()
 	if left > timerLead {
@@ -258,7 +263,8 @@ func (c *conn) hasMailOrRequests() bool {
 	return box != nil && box.HasRequests()
 }
 
-// parkOrFindRequests marks the connection's goroutine as waiting. If hasWork is true, the goroutine must not wait.
+// parkOrFindRequests marks the connection's goroutine as waiting. If hasWork is true, the goroutine must handle mail or
+// requests instead of waiting.
 func (c *conn) parkOrFindRequests() (hasWork bool) {
 	c.parked.Store(isParked)
 	return c.hasMailOrRequests()
@@ -349,7 +355,8 @@ func (c *conn) wake() {
 	}
 }
 
-// claim makes the sweeper the owner of c if the goroutine of c is waiting. The sweeper must then call releaseClaim.
+// claim makes the sweeper the owner of c if the goroutine of c is waiting. If claim succeeds, the sweeper must call
+// releaseClaim.
 func (c *conn) claim() (claimed bool) { return c.parked.CompareAndSwap(isParked, isClaimed) }
 
 func (c *conn) releaseClaim(wakeOwner bool) {
@@ -368,8 +375,8 @@ func (c *conn) getOrCreateMailbox() *engine.Mailbox {
 	return c.mailboxPtr.Load()
 }
 
-// shutdownWriteOrAssumeEOF shuts down the sending direction. If the connection does not support that or must be closed
-// with a reset, it acts as if the peer had sent EOF.
+// shutdownWriteOrAssumeEOF shuts down the sending direction. Some connections cannot be shut down in one direction, or
+// must be closed with a reset. For these, it acts as if the peer had sent EOF.
 func (c *conn) shutdownWriteOrAssumeEOF() {
 	if w, ok := c.netConn.(interface{ CloseWrite() error }); ok && !c.closesWithReset() {
 		// An error means that the peer has closed the connection. The next read reports the error.
@@ -405,7 +412,7 @@ func (c *conn) detachOrFinishExport() {
 
 func (c *conn) closesWithReset() bool { return c.IsDialled() && c.engine.cfg.ResetDialled }
 
-// closedMailbox is the shared mailbox of closed connections that had no mailbox of their own.
+// closedMailbox is the mailbox of all closed connections that had no mailbox before. It rejects all requests.
 var closedMailbox = func() *engine.Mailbox { b := new(engine.Mailbox); b.RejectFurtherPosts(); return b }()
 
 func (c *conn) closeCallClosedAndUnregister() {

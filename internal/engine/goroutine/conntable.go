@@ -16,7 +16,7 @@ type connTable struct {
 	proxied map[*conn]netip.AddrPort // the client addresses that proxies have announced
 }
 
-// chunk contains some slots of a connTable.
+// chunk contains chunkSize consecutive slots of a connTable.
 type chunk struct {
 	conns       [chunkSize]*conn
 	generations [chunkSize]uint32 // number of earlier connections in each slot
@@ -54,7 +54,7 @@ func (t *connTable) allConns() []*conn {
 	return t.appendChunkConns(make([]*conn, 0, t.used), 0, len(t.chunks))
 }
 
-// appendChunkConns appends all connections of the chunks in [fromChunk, endChunk) to conns.
+// appendChunkConns appends the connections of the chunks from fromChunk to endChunk-1 to conns.
 func (t *connTable) appendChunkConns(conns []*conn, fromChunk, endChunk int) []*conn {
 	for _, chunk := range t.chunks[fromChunk:endChunk] {
 		for _, c := range chunk.conns {
