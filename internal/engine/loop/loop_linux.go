@@ -347,7 +347,8 @@ func (l *Loop) spinHandlingEvents() (foundWork bool) {
 	return false
 }
 
-// countInterval is the minimum time between two counts of goroutines, unless the loop has passed work to a goroutine.
+// countInterval is the normal minimum time between two counts of goroutines. If the loop has passed work to a
+// goroutine, the next count does not wait for this time.
 const countInterval = 100 * time.Microsecond
 
 // yieldWhileProcessorsAreBusy lets other goroutines run as long as some of them wait for a processor. The loop calls it
@@ -397,9 +398,9 @@ func (l *Loop) blockUntilWork() {
 	l.startTurnAndExtendDeadlines(now, limit)
 }
 
-// startTurnAndExtendDeadlines starts a loop iteration after a wait that began at waitStart. If the wait took much
-// longer than waitLimit, the process was suspended, and the time limits of connections are extended. A negative
-// waitLimit means no limit.
+// startTurnAndExtendDeadlines starts a loop iteration after a wait. The wait began at waitStart and should have taken
+// at most waitLimit. A negative waitLimit means no limit. If the wait took much longer, the process was suspended. In
+// this case, startTurnAndExtendDeadlines extends the time limits of all connections by the delay.
 func (l *Loop) startTurnAndExtendDeadlines(waitStart, waitLimit time.Duration) {
 	l.turnStart = engine.MonotonicNow()
 	l.host.SetClock(l.turnStart)
@@ -408,16 +409,16 @@ func (l *Loop) startTurnAndExtendDeadlines(waitStart, waitLimit time.Duration) {
 	}
 }
 
-// AdjustFastSweepReasons adds delta to the number of conditions that require frequent timeout checks. When the number
-// is 0, checks are less frequent.
+// AdjustFastSweepReasons adds delta to the number of conditions that require frequent timeout checks. While the number
+// is 0, timeout checks are less frequent.
 func (l *Loop) AdjustFastSweepReasons(delta int) {
 	if l.sweeper.fastSweepReasons += delta; delta > 0 && l.sweeper.fastSweepReasons == delta {
 		l.sweeper.nextAt = min(l.sweeper.nextAt, l.host.Clock()+engine.MinSliceInterval)
 	}
 }
 
-// UpdateExpiryTracking schedules the checks of c's timer, deadline and expiry. If c has none, no checks are scheduled.
-// Drivers call UpdateExpiryTracking when c begins to wait for events.
+// UpdateExpiryTracking schedules the checks of c's timer, deadline and expiry time. If c has none of these,
+// UpdateExpiryTracking ends the checks. Drivers call UpdateExpiryTracking when c begins to wait for events.
 func (l *Loop) UpdateExpiryTracking(c *engine.Conn) {
 	if _, due := c.NextTimerDeadlineOrExpiry(); !due {
 		l.untrackExpiry(c)
@@ -458,8 +459,8 @@ func (l *Loop) ReceiveOnceAndDeliver(c *engine.Conn, buf []byte) (n int) {
 	return 0
 }
 
-// SendNextFilePart sends the next part of c's file by calling sendfile. If c has a layer or sendfile fails,
-// SendNextFilePart copies a part of the file to c's output buffer instead.
+// SendNextFilePart sends the next part of a file on c with the function sendfile. If c has a layer such as TLS, or if
+// sendfile fails, SendNextFilePart reads the part of the file into c's output buffer instead.
 func (l *Loop) SendNextFilePart(c *engine.Conn, sendfile func(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno)) {
 	f, offset, n := c.NextFilePartUnlessLayered()
 	if f == nil {
@@ -476,13 +477,15 @@ func (l *Loop) SendNextFilePart(c *engine.Conn, sendfile func(fd int32, f *os.Fi
 	}
 }
 
-// ClosesWithReset reports whether to close c with a TCP reset: c was dialled, and Config.ResetDialled is set.
+// ClosesWithReset reports whether to close c with a TCP reset. This is the case for dialled connections if
+// Config.ResetDialled is set.
 func (l *Loop) ClosesWithReset(c *engine.Conn) bool {
 	return c.IsDialled() && l.engine.cfg.ResetDialled
 }
 
-// ShutdownWriteOrActAsEOF shuts down the sending direction of c. If c must be closed with a reset, it sends no
-// FIN, because a FIN would leave the socket in TIME_WAIT. Instead, it acts as if the peer had sent EOF.
+// ShutdownWriteOrActAsEOF shuts down the sending direction of c. If ClosesWithReset(c) is true, ShutdownWriteOrActAsEOF
+// does not shut down the socket, because a FIN would leave the socket in TIME_WAIT. Instead, it makes c act as if the
+// peer had sent EOF.
 func (l *Loop) ShutdownWriteOrActAsEOF(c *engine.Conn) {
 	if l.ClosesWithReset(c) {
 		c.OnEOF()
