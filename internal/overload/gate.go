@@ -100,8 +100,8 @@ type Ticket struct {
 }
 
 // Admit reports whether a request from source with priority p is admitted. For an admitted request, the caller must
-// either call Start and, if Start returns true, later Done, or call Abandon. For a request that starts immediately, t
-// must be nil, and the caller must make no further calls.
+// later call Start or Abandon. If Start returns true, the caller must call Done at the end of the request. For a
+// request that starts immediately, t must be nil, and the caller must make no further calls.
 func (g *Gate) Admit(t *Ticket, source netip.Addr, p Priority) (admitted bool) {
 	if g.mode.Load() == 0 {
 		return true
@@ -368,7 +368,8 @@ func (g *Gate) startGrowthInterval(now time.Duration) {
 }
 
 // endIntervalAndLimitIfGrowing evaluates the interval that ends now. If the queue grows or the delay exceeds maxDelay,
-// the Gate begins to limit requests. If the delay was within the target for quietTime, the Gate stops counting.
+// the Gate begins to limit requests. If the delay was within the target for quietTime, the Gate stops measuring every
+// request.
 func (g *Gate) endIntervalAndLimitIfGrowing(now, target time.Duration, waiting int64) {
 	if g.growing++; g.minDelay <= target || float64(g.grown) < fastGrowth*float64(g.started)+3 {
 		g.growing = 0

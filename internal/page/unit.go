@@ -25,8 +25,8 @@ func (u Unit) Format(v float64) string {
 	return format.Number(v)
 }
 
-// formatPercentile formats a percentile. Values above the percentile have the frequency 1/oneInN. For example, the
-// result for 1,000 is "99.9 %".
+// formatPercentile formats the percentile that one in oneInN values exceeds. For example, it returns "99.9 %" for
+// 1,000.
 func formatPercentile(oneInN float64) string {
 	if !(oneInN >= 1) || math.IsInf(oneInN, 1) {
 		return ""

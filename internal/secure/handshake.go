@@ -129,8 +129,8 @@ func (h *handshake) requestHandshakeSlot() {
 }
 
 // markInputEndedOrFail records that no more input will arrive. If the handshake is running, it may still complete, and
-// the result is nil. Otherwise, the handshake fails. The error is io.EOF if the peer has sent nothing, and
-// io.ErrUnexpectedEOF if it has.
+// markInputEndedOrFail returns nil. Otherwise, the handshake fails. If the peer has sent nothing, the error is io.EOF.
+// If the peer has sent a part of the handshake, the error is io.ErrUnexpectedEOF.
 func (h *handshake) markInputEndedOrFail() error {
 	h.mu.Lock()
 	h.inputEnded = true

@@ -228,8 +228,8 @@ func (e *goroutineEngine) waitForAcceptToken() (acquired bool) {
 	}
 }
 
-// waitUntilWokenOrTimeout waits for a value on the channel wake. It returns at the latest after the duration limit. It
-// returns false if the engine stops first.
+// waitUntilWokenOrTimeout waits for a value on the channel wake, or until the duration limit has passed. If the engine
+// stops first, it returns false.
 func (e *goroutineEngine) waitUntilWokenOrTimeout(limit time.Duration, wake <-chan struct{}) (stillRunning bool) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()

@@ -114,10 +114,9 @@ func (d *connExporter) receiveConfirmationsAndCredit(file *os.File, channel *han
 	})
 }
 
-// requestExportsOrFinish requests the export of further connections. Normally it makes new requests only after all
-// connections have answered the earlier requests. If roundDue is true, it does not wait for these answers. If all
-// connections have then been asked, it asks the remaining connections again. exportOver reports whether the hand-over
-// has ended.
+// requestExportsOrFinish asks further connections to export themselves. Normally it first waits until all connections
+// have answered the earlier requests. If roundDue is true, it does not wait. If it has already asked every connection,
+// it then starts again with all connections that are left. exportOver reports whether the hand-over has ended.
 func (d *connExporter) requestExportsOrFinish(e *goroutineEngine, roundDue bool) (exportOver bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

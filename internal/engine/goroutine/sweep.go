@@ -13,12 +13,12 @@ import (
 
 // This file finds connections with a due timeout, and closes some if all buffers together exceed their limit.
 
-// stoppedThreshold is the shortest delay of the sweeper from which the sweeper concludes that the whole process was
-// stopped. Shorter delays are ignored.
+// stoppedThreshold is a delay of the sweeper. If the sweeper runs late by at least stoppedThreshold, it assumes that
+// the whole process was stopped. Shorter delays are ignored.
 const stoppedThreshold = time.Second
 
-// runPeriodicChecks runs until the engine has ended. It closes connections with a due timeout, sends heartbeats, and
-// closes connections while all buffers together exceed their limit.
+// runPeriodicChecks periodically checks timeouts and sends heartbeats, until the engine has ended. If all buffers
+// together exceed their limit, it closes the connections with the largest buffers.
 func (e *goroutineEngine) runPeriodicChecks() {
 	period := e.host.SweepPeriod()
 	timer := time.NewTimer(0)
@@ -87,7 +87,7 @@ func (c *conn) sendOrRequestDueHeartbeat(sweep *engine.HeartbeatSweep) {
 }
 
 // waitForConnsAndSweepTick waits until the engine has connections and it is time to sweep the next part of the
-// connections. It returns false if the engine has no connections and stops.
+// connections. If the engine stops and has no connections, it returns false.
 func (e *goroutineEngine) waitForConnsAndSweepTick(timer *time.Timer) (moreToSweep bool) {
 	if e.admission.OpenConns() == 0 {
 		e.clock.removeLimit()
@@ -212,8 +212,8 @@ type senderQueue struct {
 }
 
 // refuseOrDelayMail reports whether to refuse a request because all buffers together exceed their limit. If the sender
-// can wait, refuseOrDelayMail also makes it wait until there is memory. A sender that cannot wait would lose the
-// message. Therefore, its requests are refused only above 125 % of the limit.
+// can wait, refuseOrDelayMail also makes the sender wait until there is memory. A sender that cannot wait would lose
+// the message. Requests of such senders are therefore refused only above 125 % of the limit.
 func (e *goroutineEngine) refuseOrDelayMail(request *engine.Request) (refused bool) {
 	limit := int64(e.cfg.Limits.MaxBuffered)
 	switch {

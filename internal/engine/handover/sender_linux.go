@@ -84,9 +84,9 @@ func (s *ExportSender) Result() (engine.ExportResult, error) {
 	return result, s.err
 }
 
-// ShutChannelsWhenConfirmed advances the end of the export. It does nothing while sent connections are unconfirmed. If
-// the receivers grant no more credit and all credit is used, it stops the export. When the export has stopped, it shuts
-// all channels for writing. It returns true when the receiver has closed all channels, or if the export was aborted.
+// ShutChannelsWhenConfirmed ends the export step by step. While sent connections are unconfirmed, it does nothing. If
+// no channel has credit or can get more credit, it stops the export. If the export has stopped, it shuts all channels
+// for writing. It returns true when the receiver has closed all channels, or if the export was aborted.
 func (s *ExportSender) ShutChannelsWhenConfirmed() (allEndedOrAborted bool) {
 	unconfirmed := func(o *ExportChannel) bool { return o.unconfirmed > 0 }
 	hasRoom := func(o *ExportChannel) bool { return !o.exhausted || o.credit > 0 }

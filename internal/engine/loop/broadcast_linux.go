@@ -47,7 +47,7 @@ func (l *Loop) enqueueBroadcast(broadcast *engine.Broadcast) {
 	l.wake()
 }
 
-// broadcastPass is the progress of a loop that sends broadcasts to its connections.
+// broadcastPass records how far a loop has sent the current broadcasts to its connections.
 type broadcastPass struct {
 	nextSlot   uint32
 	messages   []*engine.Shared // the messages of the first broadcasts in broadcastSender.active
@@ -71,8 +71,7 @@ type activeBroadcast struct {
 }
 
 // removeFinishedAndAddNewBroadcasts removes broadcasts that have reached all connections from c.active and c.pass. It
-// then adds broadcasts of c.active that are not yet in the pass, until the messages of the pass have a total size of
-// maxJoinedBytes.
+// then adds broadcasts of c.active that are not yet in the pass, up to a total size of maxJoinedBytes.
 func (c *broadcastSender) removeFinishedAndAddNewBroadcasts() {
 	pass := &c.pass
 	if pass.nextSlot >= c.loop.conns.slotCount {

@@ -70,13 +70,13 @@ func (l *Loop) QueueJobOnLoop(job engine.LoopJob, requests int) (queued bool) {
 	return l.acceptsJobs
 }
 
-// jobRequestsPerTurn is the number of requests for jobs that one loop iteration should receive. NextEventBatch adjusts
-// the number of events accordingly.
+// jobRequestsPerTurn is the number of requests for jobs that one loop iteration should get. NextEventBatch limits the
+// number of events accordingly.
 const jobRequestsPerTurn = 64 // more could leave the CPU's caches before they are answered
 
 // NextEventBatch returns the number of events to handle in the next loop iteration, at most maxBatch. lastHandled is
-// the number of events that the last iteration has handled. If these events contained more than one request each,
-// NextEventBatch reduces the number, so that the iteration receives about jobRequestsPerTurn requests.
+// the number of events that the last iteration has handled. If each of these events brought several requests on
+// average, NextEventBatch reduces the number, so that the iteration gets about jobRequestsPerTurn requests.
 func (l *Loop) NextEventBatch(lastHandled, maxBatch int) int {
 	n := l.jobRequests
 	if l.jobRequests = 0; n <= lastHandled {
@@ -269,8 +269,8 @@ func observeJob(h *jobHold, state uint64) jobObservation {
 }
 
 // mustTakeLoop compares now, an observation of a loop, with o, the previous observation of the same loop. If the job
-// delays the loop so long that another goroutine must continue the loop, mustTake is true. jobIsSlow is then false if
-// the job was only delayed by a lack of CPU time.
+// delays the loop so long that another goroutine must continue the loop, mustTake is true. If the only cause of the
+// delay is a lack of CPU time, jobIsSlow is false.
 func (o jobObservation) mustTakeLoop(now jobObservation) (mustTake, jobIsSlow bool) {
 	if now.hold != o.hold {
 		return false, false // the next check can compare with this observation

@@ -337,8 +337,8 @@ func (l *Loop) acceptOnlyIfAssigned(listenerFDIndex int) {
 }
 
 // delegateOrFailDial passes one dial to the loop with the fewest connections. If that loop has no capacity for a
-// connection, the dial fails. If that loop only has a full request queue, needsNoRetry is false, and the caller must
-// try again.
+// connection, the dial fails. If that loop has capacity but its request queue is full, needsNoRetry is false, and the
+// caller must try again.
 func (l *Loop) delegateOrFailDial(request engine.DialRequest) (needsNoRetry bool) {
 	target := l.engine.leastLoadedLoopUnlessFull()
 	if target == nil {

@@ -308,7 +308,8 @@ func (l *Loop) extendDeadlinesOfNonBusyConns(now, duration time.Duration, extend
 	})
 }
 
-// timedTurnsAfterSlow is the number of iterations for which every handler call is timed after a slow iteration.
+// timedTurnsAfterSlow is the number of iterations after a slow iteration in which the loop measures the duration of
+// every handler call.
 const timedTurnsAfterSlow = 10_000
 
 func (l *Loop) handleEvents() (handledAny bool) {

@@ -140,7 +140,7 @@ func (p *mailQueueSet) requeueOrRelease(queue *connMailQueue) {
 	}
 }
 
-// mailDelayTimer ends the delay of Config.WriteDelay. It makes the mailbox release the output that it has held back.
+// mailDelayTimer is the task that makes the mailbox release output after the delay Config.WriteDelay.
 type mailDelayTimer struct{ loop *Loop }
 
 func (t *mailDelayTimer) nextDue() (at time.Duration, ok bool) {

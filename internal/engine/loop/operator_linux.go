@@ -114,7 +114,8 @@ func (e *loopEngine) QueueCloseOfPeerConns(exactAddrPort netip.AddrPort) error {
 }
 
 // PostToEveryConn implements engine.ConnVisitor. If the mailbox of a loop is full, the remaining connections of this
-// loop get the message in a later iteration. Therefore, onDone is called with 0.
+// loop get the message in a later iteration. No connection misses the message because of a full mailbox, so onDone is
+// called with 0.
 func (e *loopEngine) PostToEveryConn(message *engine.Shared, beforePost func(), onDone func(full int)) error {
 	return e.startConnWalk(func(l *Loop, from uint32) (next uint32) {
 		end := min(from+walkSlotsPerTurn, l.conns.slotCount)

@@ -66,9 +66,9 @@ func (a *handlerPlacer) handleEventsAndMoveIfSlow() (handledAny bool) {
 	return handled
 }
 
-// moveToWorkersAfterSlowTurns is called after a slow loop iteration with the duration took. After several slow
-// iterations in a row, or after a very slow iteration, it moves the handlers to workers. If the iteration was slow only
-// because the thread waited for a CPU, it does not count and ends the row.
+// moveToWorkersAfterSlowTurns counts a slow loop iteration with the duration took. After several slow iterations in a
+// row, or after a very slow iteration, it moves the handlers to workers. If the iteration was slow only because the
+// thread waited for a CPU, the count starts again at 0.
 func (a *handlerPlacer) moveToWorkersAfterSlowTurns(took, numReads time.Duration, threadUsage sock.ThreadUsage) {
 	if threadUsage.Sleeps == 0 && (threadUsage.CPU < slowTurnTime || threadUsage.CPU < slowReadTime*numReads) {
 		a.slowTurnsInRow = 0

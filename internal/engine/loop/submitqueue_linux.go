@@ -52,10 +52,10 @@ func (w *poolSubmitter) isThrottled(now time.Duration) bool {
 	return w.lastShedAt > 0 && now-w.lastShedAt < throttleTime
 }
 
-// submitBehindWaitingConns submits c to the worker pool, after the connections that already wait for the pool. If c can
-// be shed, it first submits the waiting connections, or only one of them while submissions are throttled. It then
-// submits c. If c cannot be shed and other connections wait, or if the pool rejects c or a connection before it,
-// submitBehindWaitingConns returns an error and does not submit c.
+// submitBehindWaitingConns submits c to the worker pool, unless other connections wait for the pool and c must wait
+// behind them. If c can be shed, c does not wait. In this case, submitBehindWaitingConns first submits the waiting
+// connections, or only one of them while submissions are throttled. It returns an error if c must wait, or if the pool
+// has rejected c or a connection before c.
 func (l *Loop) submitBehindWaitingConns(c *engine.Conn) error {
 	w := &l.submitQueue
 	switch {

@@ -159,9 +159,8 @@ func (d *driver) runKernelWorkAndStartRound() {
 	d.roundLeft = d.ring.completionCount()
 }
 
-// WaitForEvents waits for a completion. It returns at the latest after the duration limit. A negative limit means no
-// limit. If no receive is in progress, WaitForEvents first returns the memory of the receive buffers to the operating
-// system.
+// WaitForEvents waits for a completion, or until the duration limit has passed. A negative limit means no limit. If no
+// receive is in progress, WaitForEvents first returns the memory of the receive buffers to the operating system.
 func (d *driver) WaitForEvents(limit time.Duration) {
 	if d.pendingReceives == 0 && d.ring.completionCount() == 0 {
 		d.buffers.returnPagesToOS()

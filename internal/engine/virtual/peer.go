@@ -10,7 +10,7 @@ import (
 )
 
 // MaxInFlight is the maximum number of bytes in flight in each direction of a simulated connection. If a Peer has
-// received so many bytes, it accepts no more until the test discards some.
+// received this number of bytes, it accepts no more until the test discards some.
 const MaxInFlight = 16 << 20
 
 // Peer simulates the remote end of a connection and the kernels at both ends. Call the methods of a Peer within
