@@ -54,8 +54,8 @@ type Sample struct {
 	MaxBuffered int64
 }
 
-// Thresholds at which actions begin, and minimum times. An action ends after its signal has stayed below the product of
-// threshold and endShare for endTime.
+// Thresholds at which actions begin, and minimum times. An action ends when its signal has been below
+// threshold*endShare for the duration endTime.
 const (
 	lagToPause     = 100 * time.Millisecond
 	connsToShorten = 0.95

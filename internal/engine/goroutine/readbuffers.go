@@ -43,7 +43,7 @@ func (c *conn) releaseReadBuffer() {
 }
 
 // sliceReadAndRecordSize returns the first readBytes bytes of c's read buffer. It also records whether the read has
-// filled the buffer, and whether it exceeds bulkReadSize.
+// filled the buffer, and whether readBytes exceeds bulkReadSize.
 func (c *conn) sliceReadAndRecordSize(readBytes int) []byte {
 	p := *c.readBuffer
 	c.lastReadFull, c.bulk = readBytes == len(p), readBytes > bulkReadSize

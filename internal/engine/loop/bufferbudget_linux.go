@@ -69,9 +69,10 @@ func (b *bufferBudgetEnforcer) runIfDue(now time.Duration) {
 	}
 }
 
-// closeLargestConns closes connections whose bufferedBytesSizeClass is at least minSizeClass. It never closes
-// connections with smaller buffers than the average connection. For each closed connection, it subtracts the size of
-// the buffers from *excessBytes. It stops when *excessBytes is 0 or less.
+// closeLargestConns closes connections whose bufferedBytesSizeClass is at least minSizeClass. It spares connections
+// with smaller buffers than the average connection. If a worker uses a connection, half the average applies. For each
+// closed connection, closeLargestConns subtracts the size of the buffers from *excessBytes. It stops when *excessBytes
+// is 0 or less.
 func (l *Loop) closeLargestConns(minSizeClass int, excessBytes *int64) {
 	unassigned := int64(l.mailbox.CountedMemory() + l.mailQueues.queueMemory) // mail that is in no connection's buffers yet
 	average := (l.counters.Get(engine.Buffered) - unassigned) / int64(max(l.conns.used, 1))

@@ -161,7 +161,8 @@ func (l *Loop) OwnsConn(c *engine.Conn) bool { return c.DriverFlags()&Busy == 0 
 
 func (l *Loop) UseBlockingSockets() { l.acceptor.Blocking = true }
 
-// runOnThread runs the loop on its own thread until the loop has stopped. It sends nil or a start error to startResult.
+// runOnThread starts the loop and runs it on its own thread. It sends the result of the start, nil or an error, to
+// startResult. It returns when the loop has stopped or another goroutine continues the loop.
 func (l *Loop) runOnThread(startResult chan<- error) {
 	if l.engine.cfg.MaxConnsPerShard > 0 {
 		sock.RunOnNewThread(func() { l.runWithPrivateFDTable(startResult) })
@@ -352,9 +353,10 @@ func (l *Loop) spinHandlingEvents() (foundWork bool) {
 // goroutine, the next count does not wait for this time.
 const countInterval = 100 * time.Microsecond
 
-// yieldWhileProcessorsAreBusy lets other goroutines run as long as some of them wait for a processor. The loop calls it
-// before it blocks, because a goroutine that blocks in a system call keeps its processor for 20 µs to 10 ms, until Go's
-// monitor takes the processor away. foundWork reports whether the loop now has work.
+// yieldWhileProcessorsAreBusy lets other goroutines run as long as some of them wait for a processor. The loop calls
+// yieldWhileProcessorsAreBusy before it blocks in a system call. Without this call, the blocked loop would keep its
+// processor for 20 µs to 10 ms, until Go's monitor takes the processor away. foundWork reports whether the loop now has
+// work.
 func (l *Loop) yieldWhileProcessorsAreBusy() (foundWork bool) {
 	for l.areProcessorsBusy() {
 		now := engine.MonotonicNow()
@@ -523,8 +525,9 @@ func (l *Loop) CloseUnopened(c *engine.Conn) {
 	l.freeSlotAndResumeAccepting(c)
 }
 
-// MarkReadyIfExportingElseDetach marks c as ready for export if c is being exported. Otherwise, it detaches c as a
-// net.Conn with a duplicate descriptor. The driver must not watch c, and no operation of c may be in progress.
+// MarkReadyIfExportingElseDetach marks c as ready for export if c is being exported. Otherwise, it converts c to a
+// net.Conn, which uses a duplicate of the descriptor. The driver must not watch c, and no operation of c may be in
+// progress.
 func (l *Loop) MarkReadyIfExportingElseDetach(c *engine.Conn) {
 	if c.IsExporting() {
 		l.exporter.markReadyOrCancelExport(c)

@@ -108,7 +108,8 @@ func (l *Loop) ForEachConn(visit func(*engine.Conn)) {
 	l.conns.forEachConnInUse(0, l.conns.slotCount, visit)
 }
 
-// AbortConnOrFailDial aborts an open connection or fails a dial. The abort waits while a worker uses the connection.
+// AbortConnOrFailDial aborts an open connection or makes a dial fail. If a worker uses the connection, the connection
+// is aborted when the worker returns it.
 func (l *Loop) AbortConnOrFailDial(c *engine.Conn, reason error) {
 	switch {
 	case c.DriverFlags()&Connecting != 0:

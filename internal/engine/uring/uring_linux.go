@@ -358,7 +358,7 @@ func (d *driver) shutdownOrResetKeepingFD(c *engine.Conn) {
 	}
 }
 
-// updateInputWatch starts a receive or a poll if c wants input, and otherwise cancels a receive in progress.
+// updateInputWatch starts a receive or a poll if c wants input. If c wants no input, it cancels a receive in progress.
 func (d *driver) updateInputWatch(c *engine.Conn) {
 	d.loop.UpdateExpiryTracking(c)
 	armed := c.DriverFlags()
