@@ -148,7 +148,8 @@ var (
 	times = []unit{{1, "s"}, {1e-3, "ms"}, {1e-6, "µs"}, {1e-9, "ns"}}
 )
 
-// formatScaled formats v in the largest unit that is at most v, or else in the last one. units must be descending.
+// formatScaled formats v in the largest unit for which the rounded result is at least 1. If there is no such unit, it
+// uses the smallest unit. units must be in descending order.
 func formatScaled(v float64, units []unit, write func(float64) string) string {
 	last := units[len(units)-1]
 	switch {

@@ -19,8 +19,9 @@ func BucketIndex(d time.Duration, bucketCount int) int {
 
 func BucketUpperBound(bucket int) time.Duration { return time.Microsecond << bucket }
 
-// QuantileUpperBound returns the upper bound of the bucket that contains the q-quantile, for q from 0 to 1. A quantile
-// in the last bucket may exceed the result. If all buckets are 0, the result is 0.
+// QuantileUpperBound returns the upper bound of the bucket that contains the q-quantile, for q from 0 to 1. If the
+// quantile is in the last bucket, its true value may exceed the result, because the last bucket has no upper bound. If
+// all buckets are 0, the result is 0.
 func QuantileUpperBound[T int64 | uint64](buckets []T, q float64) time.Duration {
 	var count T
 	for _, n := range buckets {

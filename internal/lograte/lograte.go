@@ -20,9 +20,9 @@ const (
 	MaxMessages = 1024
 )
 
-// NewHandler returns a handler that passes records to the handler next. It passes equal records only once per Interval.
-// Records are equal if they have the same level, the same message, and the same values of the attributes with
-// distinguishingKeys. Attributes in groups do not distinguish records.
+// NewHandler returns a handler that passes records to the handler next, and suppresses repeated records. Of equal
+// records, it passes one per Interval. Records are equal if they have the same level, the same message, and equal
+// values for the attribute keys in distinguishingKeys. Attributes within groups are not compared.
 func NewHandler(next slog.Handler, distinguishingKeys ...string) slog.Handler {
 	return &rateLimitHandler{next: next, keys: distinguishingKeys, table: &rateTable{entries: make(map[message]*entry)}}
 }
@@ -100,7 +100,8 @@ func (e *entry) isRecent(now time.Time) bool {
 	return !e.written.IsZero() && now.Sub(e.written) < Interval
 }
 
-// admitMessage reports whether m may be written now. suppressed counts equal messages since one was last written.
+// admitMessage reports whether m may be written now. If m may be written, suppressed is the number of equal messages
+// that were suppressed since one was last written.
 func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppressed int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -122,7 +123,8 @@ func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppr
 	return true, suppressed
 }
 
-// moveOldEntriesIntoShared removes entries older than Interval, and adds their counts to t.shared.
+// moveOldEntriesIntoShared removes the entries of messages that were not written within the last Interval. It adds the
+// numbers of suppressed messages of these entries to t.shared.
 func (t *rateTable) moveOldEntriesIntoShared(now time.Time) {
 	t.lastSweep = now
 	for m, e := range t.entries {

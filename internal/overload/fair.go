@@ -27,14 +27,14 @@ const (
 // fairShares limits each source of requests or connections to its fair share during an overload. Every IPv4 address and
 // every IPv6 prefix of 64 bits is a source.
 //
-// The algorithm is core-stateless fair queueing (Stoica, Shenker and Zhang, SIGCOMM 1998). updateIfDue estimates the
-// arrivals of each source. It computes the threshold for which the sum of min(arrivals, threshold) is the number that
-// may be admitted. countAndAdmitByChance then admits each arrival of a source with the probability min(1,
-// threshold/arrivals).
+// The algorithm is core-stateless fair queueing (Stoica, Shenker and Zhang, SIGCOMM 1998). At regular intervals,
+// updateIfDue estimates the number of arrivals of each source. It then computes a threshold for the arrivals of a
+// source. If each source were limited to the threshold, the sum of all sources would be the number that may be
+// admitted. countAndAdmitByChance admits each arrival of a source with the probability min(1, threshold/arrivals).
 //
-// The memory is bounded: a sketch of fixed size contains the estimates. A new sketch with a new hash function regularly
-// replaces the old one, so that two sources do not stay in collision, as in stochastic fairness queueing (McKenney,
-// INFOCOM 1990). There is a sketch only during an overload.
+// The memory is bounded, because a sketch of fixed size contains the estimates. In a sketch, two sources can share the
+// same buckets. A new sketch with a new hash function therefore regularly replaces the old one, as in stochastic
+// fairness queueing (McKenney, INFOCOM 1990). A sketch exists only during an overload.
 type fairShares struct {
 	weights       sourceWeights // immutable after the first arrival
 	current, next atomic.Pointer[sourceSketch]
@@ -45,8 +45,9 @@ type fairShares struct {
 	meanAdmitted float64 // per interval
 }
 
-// sourceSketch counts arrivals. Each source has one bucket in each row. The bucket with the fewest arrivals gives the
-// source's estimate, as in a count-min sketch (Cormode and Muthukrishnan, 2005).
+// sourceSketch counts arrivals of sources in a fixed number of buckets, like a count-min sketch (Cormode and
+// Muthukrishnan, 2005). In each row, the hash of a source selects one bucket. Several sources may share a bucket. The
+// bucket with the fewest arrivals is therefore the best estimate for the source.
 type sourceSketch struct {
 	seed maphash.Seed
 	rows [sketchRows]sketchRow
@@ -58,9 +59,10 @@ type sketchRow struct {
 	estimate    [rowBuckets]float64       // smoothed arrivals per interval
 }
 
-// countAndAdmitByChance decides at random whether to admit an arrival. The probability depends on the estimate for
-// source. If there is no estimate, flat is the probability; the constant certain means 1. If flat is 0, no arrival is
-// admitted. isCounted reports whether the arrival was counted for its source.
+// countAndAdmitByChance counts an arrival from source and decides at random whether to admit it. The probability
+// depends on the estimated arrivals of source. Without an estimate, flat is the probability. The constant certain
+// stands for the probability 1. If flat is 0, no arrival is admitted. isCounted reports whether the arrival was
+// counted. Arrivals from sources with the weight 0, for example, are not counted.
 func (f *fairShares) countAndAdmitByChance(source netip.Addr, flat uint32) (admitted, isCounted bool) {
 	weight, current, next := f.weights.weightOf(source), f.current.Load(), f.next.Load()
 	if weight == 0 || !source.IsValid() || current == nil && next == nil {
@@ -77,11 +79,12 @@ func (f *fairShares) countAndAdmitByChance(source netip.Addr, flat uint32) (admi
 	return flat > 0 && isLucky(probability), true
 }
 
-// sourceKey contains an address or the prefix of an IPv6 address. An address with a weight above 1 counts as several
-// sources, whose keys differ in the last bytes.
+// sourceKey identifies a source. It contains an IPv4 address or the first 64 bits of an IPv6 address. An address with a
+// weight of n > 1 counts as n sources. The keys of these sources differ in the last four bytes.
 type sourceKey [20]byte
 
-// pickOneOfSourceKeys returns a random one of the keys of source. numKeys is the weight of source.
+// pickOneOfSourceKeys returns the key of source. If numKeys, the weight of source, exceeds 1, source has several keys,
+// and pickOneOfSourceKeys returns one of them at random.
 func pickOneOfSourceKeys(source netip.Addr, numKeys uint32) (k sourceKey) {
 	address := source.As16()
 	if copy(k[:], address[:]); source.Is6() && !source.Is4In6() {
@@ -108,9 +111,9 @@ func isLucky(probability uint32) bool {
 	return probability >= certain || rand.Uint32()>>16 < probability
 }
 
-// updateIfDue updates the probabilities if an interval has ended. flat is the share of the arrivals that may be
-// admitted; the constant certain means all. If hasCredits is true, the arrivals are also limited: to the recent number
-// of admitted requests, multiplied by the constant headroom.
+// updateIfDue updates the estimates and probabilities at the end of each interval. flat is the share of all arrivals
+// that may be admitted. The constant certain means all arrivals. If hasCredits is true, the number of admitted arrivals
+// is also limited to the recent number of admitted requests, multiplied by the constant headroom.
 func (f *fairShares) updateIfDue(now time.Duration, flat uint32, hasCredits bool) {
 	if now < f.updateAt {
 		return

@@ -25,22 +25,22 @@ const (
 	NumReasons
 )
 
-// Gate admits or sheds (rejects) requests, depending on the queue delay: the time from Admit to Start. All methods
-// except Tick are safe for concurrent use.
+// Gate admits or sheds (rejects) requests, depending on the queue delay. The queue delay is the time from Admit to
+// Start. All exported methods except Tick are safe for concurrent use.
 //
 // As in Breakwater (Cho et al., OSDI 2020), a request needs a credit. The number of credits grows by addition while the
 // delay is below a target. Above the target, the number shrinks in proportion to the excess. A request returns its
 // credit at Start, so requests that wait for a slow dependency use no credits.
 //
 // As in CoDel (Nichols and Jacobson, 2012), shedding begins only after the delay has exceeded the target for a whole
-// interval. As at Facebook (Maurer, "Fail at Scale", 2015), Start then rejects requests that have waited for twice the
-// target.
+// interval. As at Facebook (Maurer, "Fail at Scale", 2015), Start then rejects requests that have waited for more than
+// twice the target.
 //
 // Shedding also requires that the queue grows, or that the delay exceeds maxDelay. A long but constant queue forms when
 // a fixed number of clients each wait for an answer before the next request. Shedding would not help these clients.
 //
-// While the Gate sheds requests, no source gets more than its fair share; see fairShares. A request must pass the
-// shares before it needs a credit.
+// While the Gate sheds requests, it limits each source of requests to a fair share; see fairShares. The Gate checks the
+// fair share of a request's source before the request gets a credit.
 //
 // Until the delay exceeds the target, the Gate measures only one request per Tick. All other requests cost one atomic
 // load in Admit and one in Start.
@@ -99,8 +99,9 @@ type Ticket struct {
 	priority          Priority
 }
 
-// Admit reports whether a request from source with priority p is admitted. If so, the caller must call either Start and
-// then Done, or Abandon. For a request that starts immediately, pass a nil t and make no further calls.
+// Admit reports whether a request from source with priority p is admitted. For an admitted request, the caller must
+// later call Start or Abandon. If Start returns true, the caller must call Done at the end of the request. For a
+// request that starts immediately, t must be nil, and the caller must make no further calls.
 func (g *Gate) Admit(t *Ticket, source netip.Addr, p Priority) (admitted bool) {
 	if g.mode.Load() == 0 {
 		return true
@@ -145,8 +146,9 @@ func (g *Gate) admitBySharesAndCredits(t *Ticket, source netip.Addr, p Priority)
 	return true
 }
 
-// admitBySharesOrIfNoneWaits reports whether a request passes the fair shares. If not, it counts the request as shed.
-// If no request waits and setShedRatio has set no ratio, it admits every request, so that no worker becomes idle.
+// admitBySharesOrIfNoneWaits reports whether a request passes the check of the fair shares. A request that fails the
+// check is counted as shed. If no request waits, every request passes, so that no worker becomes idle. This exception
+// does not apply if setShedRatio has set a ratio. isCounted reports whether fairShares has counted the request.
 func (g *Gate) admitBySharesOrIfNoneWaits(mode uint32, source netip.Addr) (admitted, isCounted bool) {
 	reason := ByQueueDelay
 	if mode&dicing != 0 {
@@ -160,7 +162,8 @@ func (g *Gate) admitBySharesOrIfNoneWaits(mode uint32, source netip.Addr) (admit
 	return true, isCounted
 }
 
-// flatProbability returns the probability of admission from setShedRatio. The constant certain means 1.
+// flatProbability returns the probability of admission that results from setShedRatio. The constant certain stands for
+// the probability 1.
 func (g *Gate) flatProbability(mode uint32) uint32 {
 	if mode&dicing != 0 {
 		return certain - g.ratio.Load()
@@ -168,7 +171,8 @@ func (g *Gate) flatProbability(mode uint32) uint32 {
 	return certain
 }
 
-// Start reports whether an admitted request may run. If not, it has waited too long, and its Ticket has ended.
+// Start reports whether an admitted request may run. If the request has waited too long, Start counts the request as
+// shed, ends its Ticket and returns false.
 func (g *Gate) Start(t *Ticket) (run bool) {
 	if t.admitted == 0 {
 		if g.mode.Load()&(counting|limiting) != 0 {
@@ -225,7 +229,8 @@ func (g *Gate) setMode(bits uint32, on bool) {
 	}
 }
 
-// setShedRatio makes the Gate shed requests with the given probability, for the given reason. A ratio of 0 ends this.
+// setShedRatio makes the Gate shed requests with the probability ratio, and count them under the given reason. A ratio
+// of 0 ends the shedding by probability.
 func (g *Gate) setShedRatio(ratio float64, reason Reason) {
 	g.ratioCause.Store(uint32(reason))
 	g.ratio.Store(uint32(ratio * (1 << 16)))
@@ -277,10 +282,12 @@ type queueController struct {
 	lastShed    int64
 }
 
-// Requested returns a channel that signals a measured request. After a signal, call Tick when BusyPeriod has passed.
+// Requested returns a channel that receives a value when the Gate begins to measure a request. The caller should then
+// call Tick after BusyPeriod.
 func (g *Gate) Requested() <-chan struct{} { return g.requested }
 
-// Tick updates the mode and the credits of the Gate. now is the Gate's time. Call Tick again after untilNext.
+// Tick updates the mode and the credits of the Gate. now is the current time of the Gate's clock. The caller must call
+// Tick again after the duration untilNext.
 func (g *Gate) Tick(now time.Duration) (untilNext time.Duration) {
 	elapsed := now - g.lastAt
 	g.lastAt = now
@@ -328,9 +335,9 @@ func (g *Gate) Tick(now time.Duration) (untilNext time.Duration) {
 	return BusyPeriod
 }
 
-// updateIdleShare estimates the share of time in which workers are idle because the Gate sheds too many requests. An
-// interval without queued requests counts as idle only for the part that exceeds the mean time between the starts of
-// two requests.
+// updateIdleShare estimates the share of time in which workers are idle because the Gate sheds too many requests.
+// Workers may be idle while no request waits. A period without waiting requests normally lasts as long as the mean time
+// between the starts of two requests. Only the part that exceeds this time counts as idle.
 func (g *Gate) updateIdleShare(elapsed time.Duration, started int64) {
 	idle := g.idle.Swap(0)
 	if g.state != limiting {
@@ -361,7 +368,8 @@ func (g *Gate) startGrowthInterval(now time.Duration) {
 }
 
 // endIntervalAndLimitIfGrowing evaluates the interval that ends now. If the queue grows or the delay exceeds maxDelay,
-// the Gate begins to limit requests. If the delay was within the target for quietTime, the Gate stops counting.
+// the Gate begins to limit requests. If the delay was within the target for quietTime, the Gate stops measuring every
+// request.
 func (g *Gate) endIntervalAndLimitIfGrowing(now, target time.Duration, waiting int64) {
 	if g.growing++; g.minDelay <= target || float64(g.grown) < fastGrowth*float64(g.started)+3 {
 		g.growing = 0
@@ -388,8 +396,8 @@ func (g *Gate) endIntervalAndLimitIfGrowing(now, target time.Duration, waiting i
 	g.startGrowthInterval(now)
 }
 
-// adjustCreditsOrStopLimiting adjusts the credits, unless they were adjusted within the last period of length target.
-// If nothing was shed for quietTime, the Gate stops limiting requests.
+// adjustCreditsOrStopLimiting adjusts the number of credits, at most once in a period of length target. If no request
+// was shed for quietTime, the Gate stops limiting requests.
 func (g *Gate) adjustCreditsOrStopLimiting(now, target time.Duration, waiting int64) {
 	shed := g.Shed(ByQueueDelay)
 	if shed != g.lastShed {

@@ -42,7 +42,8 @@ const IdleDivisor = 8
 // lagConnDivisor sets how many connections RefuseConns admits while event loops lag: one in lagConnDivisor.
 const lagConnDivisor = 20
 
-// Sample is one measurement of the load. Shares are between 0 and about 1; 0 also means unknown.
+// Sample is one measurement of the load. Fields that are shares have values from 0 to about 1. Except for CPUPressure,
+// 0 also means that the share is unknown.
 type Sample struct {
 	Lag         time.Duration // since the last sample: mean length of the loop iteration in which an event arrives
 	CPUPressure float64       // share of time in which a task waited for a CPU; negative if unknown
@@ -53,8 +54,8 @@ type Sample struct {
 	MaxBuffered int64
 }
 
-// Thresholds at which actions begin, and minimum times. An action ends after its signal has stayed below the product of
-// threshold and endShare for endTime.
+// Thresholds at which actions begin, and minimum times. An action ends when its signal has been below
+// threshold*endShare for the duration endTime.
 const (
 	lagToPause     = 100 * time.Millisecond
 	connsToShorten = 0.95
@@ -69,8 +70,8 @@ const (
 // memoryLevels are the shares of memory use at which actions begin. An action with level 0 does not depend on memory.
 var memoryLevels = [NumActions]float64{ShortenIdle: 0.85, PauseLargest: 0.85, EndKeepAlive: 0.92, PauseAccepts: 0.95, ShedRequests: 0.97, CloseSlowest: 0.97}
 
-// Parameters of the action CloseSlowest. While the action is active, each sample limits the total size of all buffers
-// to the share closeTo of their current total. The limit never falls below 1/minBufferShare of MaxBuffered.
+// Parameters of the action CloseSlowest. While the action is active, each sample lowers the limit of the total size of
+// all buffers to the current total size, multiplied by closeTo. The limit never falls below MaxBuffered/minBufferShare.
 const (
 	closeTo        = 0.75
 	minBufferShare = 8
@@ -79,8 +80,8 @@ const (
 // minHighWater is the smallest limit of unsent bytes per connection that PauseLargest sets.
 const minHighWater = 4 << 10
 
-// Manager turns actions on and off. In a zero Manager, all actions are off. All methods except Update and Tick are safe
-// for concurrent use.
+// Manager turns actions on and off. In a zero Manager, all actions are off. All methods except SetSourceWeights, Update
+// and Tick are safe for concurrent use.
 type Manager struct {
 	active atomic.Uint32 // bits of actions
 	// highWater limits a connection's unsent bytes, and bufferLimit the bytes of all buffers; 0 means no limit.
@@ -106,9 +107,9 @@ func NewManager(now func() time.Duration) *Manager {
 
 func (m *Manager) IsActive(a Action) bool { return m.active.Load()&(1<<a) != 0 }
 
-// AdmitConn reports whether a new connection from source may be accepted under the current load. If event loops lag,
-// RefuseConns admits one in lagConnDivisor connections, shared fairly among sources. If memory is short, it admits
-// none.
+// AdmitConn reports whether a new connection from source may be accepted under the current load. While the action
+// RefuseConns is active because event loops lag, AdmitConn admits one in lagConnDivisor connections. These are shared
+// fairly among sources. While RefuseConns is active because memory is short, AdmitConn admits no connection.
 func (m *Manager) AdmitConn(source netip.Addr) bool {
 	if !m.IsActive(RefuseConns) {
 		return true
@@ -117,19 +118,20 @@ func (m *Manager) AdmitConn(source netip.Addr) bool {
 	return admitted
 }
 
-// AdmitProxy reports whether to accept a connection from a proxy. Call AdmitConn when the client's address is known.
+// AdmitProxy reports whether to accept a connection from a proxy, before the client's address is known. When the
+// address is known, call AdmitConn, too.
 func (m *Manager) AdmitProxy() bool { return !m.IsActive(RefuseConns) || m.connProbability.Load() > 0 }
 
-// SetSourceWeights sets the weight of each address in a prefix: the number of sources that it counts as. The longest
-// matching prefix applies. Weight 0 exempts an address from fair shares. Call SetSourceWeights before all other
-// methods.
+// SetSourceWeights sets the weights of addresses by prefix. An address with weight n counts as n sources. The longest
+// matching prefix applies. An address with weight 0 is not limited to a fair share. Call SetSourceWeights before all
+// other methods.
 func (m *Manager) SetSourceWeights(validWeights map[netip.Prefix]int) {
 	m.shares.weights = newSourceWeights(validWeights)
 	m.connShares.weights = m.shares.weights
 }
 
-// UnsentHighWater returns the number of unsent bytes above which the engine stops reading from a connection. Under
-// overload, the result may be less than the argument.
+// UnsentHighWater returns the number of unsent bytes above which the engine stops reading from a connection. Normally
+// this number is max, which the caller has configured. Under overload, it may be lower.
 func (m *Manager) UnsentHighWater(max int) int {
 	if n := m.highWater.Load(); n != 0 && n < int64(max) {
 		return int(n)
@@ -137,8 +139,8 @@ func (m *Manager) UnsentHighWater(max int) int {
 	return max
 }
 
-// TotalBufferLimit returns the limit of the memory of all buffers, in bytes. Under overload, the result may be less
-// than the argument.
+// TotalBufferLimit returns the limit of the memory of all buffers, in bytes. Normally this limit is max, which the
+// caller has configured. Under overload, it may be lower.
 func (m *Manager) TotalBufferLimit(max int64) int64 {
 	if n := m.bufferLimit.Load(); n != 0 {
 		return min(n, max)
@@ -195,7 +197,8 @@ func (m *Manager) updateOrEndConnShares(now time.Duration, memory float64) {
 	m.connShares.updateIfDue(now, probability, false)
 }
 
-// signalLevel returns the signal for action a. The action begins when level has been at least 1 for holdFor.
+// signalLevel returns the level of the signal for action a. The action begins when the level has been at least 1 for
+// the duration holdFor.
 func (m *Manager) signalLevel(a Action, now, lag time.Duration, s *Sample) (level float64, holdFor time.Duration) {
 	if l := memoryLevels[a]; l > 0 {
 		level = s.Memory / l
@@ -242,8 +245,9 @@ func (m *Manager) beginOrEndAction(a Action, now time.Duration, level float64, d
 	}
 }
 
-// lagController computes the probability of shedding requests that run on event loops, so that the lag stays near
-// lagTarget. It begins when the lag has exceeded lagToShed for lagShedTime. Shorter lags are normal.
+// lagController computes the probability with which requests that run on event loops are shed. Its aim is to keep the
+// lag near lagTarget. It starts to shed when the lag has exceeded lagToShed for the duration lagShedTime, because
+// shorter lags are normal.
 type lagController struct {
 	ratio, lastError float64
 	highSince        time.Duration // since when the lag has been high; 0 if it is not
@@ -279,7 +283,8 @@ func (c *lagController) nextShedRatio(now, lag time.Duration) (ratio float64) {
 	return c.ratio
 }
 
-// updateShedRatio sets the probability of shedding requests that are not critical: 1 if memory is short.
+// updateShedRatio sets the probability with which requests that are not critical are shed. If memory is short, the
+// probability is 1. Otherwise, it depends on the lag of event loops.
 func (m *Manager) updateShedRatio(now, lag time.Duration, memory float64) {
 	ratio, level := m.lag.nextShedRatio(now, lag), memoryLevels[ShedRequests]
 	if m.lowMemory = memory >= level || m.lowMemory && memory >= endShare*level; m.lowMemory {

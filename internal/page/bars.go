@@ -13,7 +13,8 @@ type Bars struct {
 	Bars  []Bar
 }
 
-// Bar is one bar of a Bars chart. Beside it is Text or, if Text is "", the Value in the format of Bars.Unit.
+// Bar is one bar of a Bars chart. The page displays Text beside the bar. If Text is "", the page displays Value in the
+// unit Bars.Unit instead.
 type Bar struct {
 	Name  string
 	Value float64

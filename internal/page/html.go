@@ -49,8 +49,8 @@ const (
 	minInterval     = 100 * time.Millisecond
 )
 
-// WriteHTML writes the page as a self-contained HTML file. If rows of a table, or X and Y of a series, differ in
-// length, it fails and writes nothing. Other errors come from w.
+// WriteHTML writes the page as a self-contained HTML file. If the rows of a table differ in length, or X and Y of a
+// series differ in length, WriteHTML writes nothing and returns an error. Other errors come from w.
 func (p *Page) WriteHTML(w io.Writer) error { return p.validateAndWriteTemplate(w, "page") }
 
 // WriteUpdate writes the content of the page as HTML, without script and style. A live page fetches this output.
@@ -119,7 +119,8 @@ func groupAdjacentCharts(parts []Part) (groups [][]Part) {
 	return groups
 }
 
-// contentSecurityPolicy returns a policy that allows only this style and script and, optionally, the page's server.
+// contentSecurityPolicy returns a Content-Security-Policy that allows the given style and script and no others. If
+// allowConnectSelf is true, the page may also connect to its own server.
 func contentSecurityPolicy(style, script string, allowConnectSelf bool) string {
 	connect := "'none'"
 	if allowConnectSelf {

@@ -25,7 +25,8 @@ func (u Unit) Format(v float64) string {
 	return format.Number(v)
 }
 
-// formatPercentile formats the percentile 1-1/oneInN, such as 99.9 % for 1,000.
+// formatPercentile formats the percentile that one in oneInN values exceeds. For example, it returns "99.9 %" for
+// 1,000.
 func formatPercentile(oneInN float64) string {
 	if !(oneInN >= 1) || math.IsInf(oneInN, 1) {
 		return ""

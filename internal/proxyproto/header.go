@@ -36,8 +36,8 @@ type Header struct {
 
 var errIncomplete = errors.New("incomplete")
 
-// Parse parses the header at the start of b and returns its length. If the header is incomplete, it returns 0 and no
-// error; call it again with more bytes.
+// Parse parses the header at the start of b and returns the length of the header. If b contains only a part of the
+// header, Parse returns the length 0 and no error. In this case, call Parse again when more bytes have arrived.
 //
 // In version 1, Parse ignores text after UNKNOWN. In version 2, Parse verifies a CRC32C and ignores all other TLVs
 // (type, length, value).
@@ -59,8 +59,9 @@ func Parse(b []byte) (h Header, lengthIfComplete int, err error) {
 	return h, lengthIfComplete, nil
 }
 
-// checkPrefixOrIncomplete returns an error if b does not begin with prefix: errIncomplete if more bytes could complete
-// the prefix, and otherwise an error that names what was expected.
+// checkPrefixOrIncomplete returns nil if b begins with prefix. If b is too short but equals the start of prefix, it
+// returns errIncomplete. Otherwise, it returns an error with the text expected, which describes what was expected
+// instead of b.
 func checkPrefixOrIncomplete(b []byte, prefix, expected string) error {
 	for i := range min(len(b), len(prefix)) {
 		if b[i] != prefix[i] {

@@ -7,7 +7,8 @@ func AppendString[T string | []byte](dst []byte, s T) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
-// Reader reads a sequence of values. After a truncated value, it returns zero values.
+// Reader reads a sequence of values. If a value is truncated, the method that reads it returns the zero value, and so
+// do all later calls.
 type Reader struct {
 	remaining []byte
 	truncated bool
@@ -15,7 +16,7 @@ type Reader struct {
 
 func NewReader(p []byte) Reader { return Reader{remaining: p} }
 
-// Complete reports whether all values read so far were complete.
+// Complete reports whether no value has been truncated so far.
 func (r *Reader) Complete() bool { return !r.truncated }
 
 // Remaining returns the unread bytes, or nil after a truncated value.
@@ -44,7 +45,7 @@ func (r *Reader) Uvarint() uint64 {
 	return n
 }
 
-// Bytes reads a string and returns it without copying.
+// Bytes reads a string. The result refers to the memory of the Reader's input.
 func (r *Reader) Bytes() []byte {
 	n := r.Uvarint()
 	if n > uint64(len(r.remaining)) {

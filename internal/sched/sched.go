@@ -12,7 +12,8 @@ func NewGoroutines() *Goroutines {
 	return &Goroutines{[2]metrics.Sample{{Name: "/sched/goroutines/runnable:goroutines"}, {Name: "/sched/goroutines/running:goroutines"}}}
 }
 
-// Count returns the numbers of goroutines that wait for a processor and that run. It takes about 100 ns.
+// Count returns the number of goroutines that wait for a processor and the number of goroutines that run. It takes
+// about 100 ns.
 func (g *Goroutines) Count() (runnable, running int) {
 	metrics.Read(g.samples[:])
 	return int(g.samples[0].Value.Uint64()), int(g.samples[1].Value.Uint64())

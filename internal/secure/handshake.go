@@ -23,7 +23,7 @@ const (
 	maxHelloInput = maxHello + 8<<10
 )
 
-// handshake is the state that a session's owner shares with the handshake's goroutine.
+// handshake is the state of a TLS handshake. The session's owner and the handshake's goroutine share it.
 type handshake struct {
 	// Set before the handshake is queued.
 	limiter     *HandshakeLimiter
@@ -60,7 +60,8 @@ type handshake struct {
 	err        error // the result, once done
 }
 
-// appendInputAndStartOnHello appends p to the input. A complete ClientHello starts or queues a server's handshake.
+// appendInputAndStartOnHello appends p to the input of the handshake. When the input of a server contains a complete
+// ClientHello, appendInputAndStartOnHello starts or queues the handshake.
 func (h *handshake) appendInputAndStartOnHello(p []byte) error {
 	if err := h.appendInput(p); err != nil {
 		return err
@@ -127,7 +128,9 @@ func (h *handshake) requestHandshakeSlot() {
 	h.limiter.startOrQueueHandshake(h)
 }
 
-// markInputEndedOrFail records that no more input will arrive. It fails if the handshake can no longer complete.
+// markInputEndedOrFail records that no more input will arrive. If the handshake is running, it may still complete, and
+// markInputEndedOrFail returns nil. Otherwise, the handshake fails. If the peer has sent nothing, the error is io.EOF.
+// If the peer has sent a part of the handshake, the error is io.ErrUnexpectedEOF.
 func (h *handshake) markInputEndedOrFail() error {
 	h.mu.Lock()
 	h.inputEnded = true
@@ -161,7 +164,7 @@ func (h *handshake) cancelContext() {
 	}
 }
 
-// takeOutputAndResult returns and clears the output. err is the handshake's result if isDone is true.
+// takeOutputAndResult returns the output and removes it from h. If isDone is true, err is the result of the handshake.
 func (h *handshake) takeOutputAndResult() (out []byte, isDone bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -218,7 +221,8 @@ func (h *handshake) releaseCPUToken() {
 	}
 }
 
-// readBlocking implements Read for crypto/tls. While it waits, other handshakes can use its CPU token.
+// readBlocking implements Read for crypto/tls. While readBlocking waits for input, it releases its CPU token, so that
+// other handshakes can use the token.
 func (h *handshake) readBlocking(p []byte) (int, error) {
 	for {
 		n, err := h.readFromWholeRecord(p)
@@ -232,8 +236,8 @@ func (h *handshake) readBlocking(p []byte) (int, error) {
 	}
 }
 
-// waitInputOrEvictIfStalled waits for input. A handshake is evicted if others are queued and the client sends nothing
-// for stallTimeout. The result is false if the handshake was cancelled or evicted.
+// waitInputOrEvictIfStalled waits for input. If a client sends nothing for stallTimeout and other handshakes are
+// queued, the server evicts the client's handshake. If the handshake is evicted or cancelled, the result is false.
 func (h *handshake) waitInputOrEvictIfStalled() (available bool) {
 	var over <-chan time.Time
 	if !h.isClient { // a client does not limit the wait for a slow server

@@ -228,8 +228,8 @@ func (e *goroutineEngine) waitForAcceptToken() (acquired bool) {
 	}
 }
 
-// waitUntilWokenOrTimeout waits for a value on the channel wake, but not longer than the limit. It returns false if the
-// engine stops first.
+// waitUntilWokenOrTimeout waits for a value on the channel wake, or until the duration limit has passed. If the engine
+// stops first, it returns false.
 func (e *goroutineEngine) waitUntilWokenOrTimeout(limit time.Duration, wake <-chan struct{}) (stillRunning bool) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -277,7 +277,8 @@ func sendRejectionAndCloseConn(netConn net.Conn, answer []byte) {
 }
 
 // startConnOrReportFailure starts a goroutine for an admitted connection. The goroutine calls the function open and
-// then serves the connection. listener is -1 for a dialled connection. After a failure, netConn is closed.
+// then serves the connection. For a dialled connection, listener must be -1. If no goroutine can be started,
+// startConnOrReportFailure closes netConn and returns false.
 func (e *goroutineEngine) startConnOrReportFailure(netConn net.Conn, listener int, connHandler engine.ConnHandler, open func(c *conn)) (started bool) {
 	c, err := newConn(e, netConn)
 	c.SetListener(listener)

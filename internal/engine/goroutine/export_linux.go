@@ -98,7 +98,8 @@ func (e *goroutineEngine) ExportConns(ctx context.Context, channels []*os.File) 
 	return d.sender.Result()
 }
 
-// receiveConfirmationsAndCredit reads confirmations and credit from the channel's socket, file, until the channel ends.
+// receiveConfirmationsAndCredit receives messages from the importing engine until the channel ends. The messages
+// confirm received connections, or grant credit to send more connections. The parameter file is the channel's socket.
 func (d *connExporter) receiveConfirmationsAndCredit(file *os.File, channel *handover.ExportChannel) {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -113,9 +114,9 @@ func (d *connExporter) receiveConfirmationsAndCredit(file *os.File, channel *han
 	})
 }
 
-// requestExportsOrFinish asks more connections to export themselves. If roundDue is true, it does not wait for the
-// answers to earlier requests, and may start another round over the connections. exportOver reports whether the
-// hand-over has ended.
+// requestExportsOrFinish asks further connections to export themselves. Normally it first waits until all connections
+// have answered the earlier requests. If roundDue is true, it does not wait. If it has already asked every connection,
+// it then starts again with all connections that are left. exportOver reports whether the hand-over has ended.
 func (d *connExporter) requestExportsOrFinish(e *goroutineEngine, roundDue bool) (exportOver bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -178,7 +179,7 @@ func (c *conn) exportOrStayOpen() {
 	}
 }
 
-// exportConn exports c to another engine. neverExportable reports whether later attempts must fail, too.
+// exportConn exports c to another engine. If the export fails and cannot succeed later, neverExportable is true.
 func (d *connExporter) exportConn(c *conn) (exported, neverExportable bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -242,5 +243,6 @@ func (e *goroutineEngine) SendListenerSockets(control *os.File, message string) 
 	return sock.SendFDsInChunks(int32(control.Fd()), message, fds)
 }
 
-// SetListenersShared does nothing, because this engine never shuts down a listener that another process may use.
+// SetListenersShared does nothing. Sharing needs no preparation, because this engine never shuts down a listener that
+// another process may use.
 func (e *goroutineEngine) SetListenersShared(bool) {}

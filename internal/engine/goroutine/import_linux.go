@@ -101,7 +101,7 @@ func (a *importChannel) ReserveConns(n int) (reserved int) {
 func (a *importChannel) ReleaseConns(n int) { a.engine.admission.CancelReservedConns(n) }
 
 // importConn serves a received connection on a new goroutine. The caller must have reserved capacity with ReserveConns.
-// onOpened is called when the connection has been imported, or after a failure.
+// When the connection has been imported or the import has failed, onOpened is called once.
 func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened func()) {
 	e.admission.AcquireReservedConn()
 	f := os.NewFile(uintptr(fd), "")

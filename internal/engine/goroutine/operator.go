@@ -70,7 +70,8 @@ func (h *acceptPauseState) waitUntilResumed(e *goroutineEngine) (resumed bool) {
 	return true
 }
 
-// adjustPausedAcceptors changes the number of paused acceptors and the gauge AcceptPausedCount. h.mu must be held.
+// adjustPausedAcceptors adds delta to the number of paused acceptors and updates the gauge AcceptPausedCount. The
+// caller must hold h.mu.
 func (h *acceptPauseState) adjustPausedAcceptors(e *goroutineEngine, delta int) {
 	h.pausedAcceptors += delta
 	e.counters.SetGaugeBool(engine.AcceptPausedCount, h.pausedAcceptors == len(e.listeners))

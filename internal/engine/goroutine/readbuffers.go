@@ -17,7 +17,8 @@ func newBufferPool(size int) *sync.Pool {
 	}}
 }
 
-// acquireReadBuffer returns a read buffer, which is large if the last read has filled its buffer.
+// acquireReadBuffer returns a buffer for the next read. If the last read filled its buffer, the new buffer is a large
+// one.
 func (c *conn) acquireReadBuffer() []byte {
 	if c.lastReadFull {
 		c.engine.largeReadBytes.Add(engine.ReadSize) // first, because the allocation may take long
@@ -42,7 +43,7 @@ func (c *conn) releaseReadBuffer() {
 }
 
 // sliceReadAndRecordSize returns the first readBytes bytes of c's read buffer. It also records whether the read has
-// filled the buffer, and whether it exceeds bulkReadSize.
+// filled the buffer, and whether readBytes exceeds bulkReadSize.
 func (c *conn) sliceReadAndRecordSize(readBytes int) []byte {
 	p := *c.readBuffer
 	c.lastReadFull, c.bulk = readBytes == len(p), readBytes > bulkReadSize

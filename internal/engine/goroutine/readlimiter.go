@@ -53,9 +53,10 @@ func (t *readLimiter) releaseToken() {
 	<-t.tokens
 }
 
-// awaitMemoryAndReadPermitUnlessWoken waits until there is memory for a read buffer. For a connection that sends much,
-// it also acquires a token of the readLimiter. It returns false if a request arrives or the wait takes too long. If
-// permitted is true, the caller must call releaseReadPermit.
+// awaitMemoryAndReadPermitUnlessWoken waits until the connection may read. It waits until there is memory for a read
+// buffer. If c.bulk is set, because the peer sends much, it also waits for a token of the readLimiter. It returns false
+// if a request arrives, or if memory stays short for too long. If permitted is true, the caller must call
+// releaseReadPermit after reading.
 func (c *conn) awaitMemoryAndReadPermitUnlessWoken() (permitted bool) {
 	e := c.engine
 	for tries := 0; c.bulk || (c.lastReadFull || c.bufferedBytes.Load() > 0) && e.buffersExceedBudget(e.largeReadBytes.Load()); tries++ {
@@ -80,5 +81,5 @@ func (c *conn) releaseReadPermit() {
 	}
 }
 
-// maxMemoryWaits is the maximum number of times that a read waits for buffer memory, for a millisecond each.
+// maxMemoryWaits is the maximum number of times that a read waits for buffer memory. Each wait takes one millisecond.
 const maxMemoryWaits = 50

@@ -27,7 +27,7 @@ func (w *readWaiter) waitUntilReadable() error {
 	})
 }
 
-// waitUntilDoneOrTimeout calls the function done once. If it returns false, waitUntilDoneOrTimeout sleeps for 1 ms.
+// waitUntilDoneOrTimeout calls the function done once. If done returns false, waitUntilDoneOrTimeout sleeps for 1 ms.
 func (w *readWaiter) waitUntilDoneOrTimeout(done func() bool) error {
 	if !done() {
 		time.Sleep(time.Millisecond)

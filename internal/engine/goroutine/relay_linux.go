@@ -30,9 +30,9 @@ func (e *goroutineEngine) sendToPartner(partner *engine.Conn, data []byte) (n in
 	return n
 }
 
-// spliceToPartnerAndReleasePermit moves input directly to the relay partner with splice(2), and releases the read
-// permit. hadInput reports whether input was available. If triedAndReleased is false, splice was not possible. The
-// caller then still has the read permit and must read the input.
+// spliceToPartnerAndReleasePermit moves input from the socket fd directly to the relay partner's socket with splice(2).
+// It then releases the read permit. hadInput reports whether input was available. If splice is not possible,
+// triedAndReleased is false. In this case, the caller still has the read permit and must read the input itself.
 func (c *conn) spliceToPartnerAndReleasePermit(fd int32) (triedAndReleased, hadInput bool) {
 	if !c.bulk || c.Layer() != nil || !c.MaySendOnPartnerSocket() {
 		return false, false

@@ -22,7 +22,8 @@ func (e *goroutineEngine) callConfigSchedulerWhenDue() {
 	}
 }
 
-// nudgeConn requests a call of the handler's Nudged. It returns false if the mailbox is full.
+// nudgeConn asks a connection to call its handler's method Nudged. It returns false if the connection's mailbox is
+// full.
 func nudgeConn(ref engine.Ref) (ok bool) { return ref.Nudge() != engine.ErrFull }
 
 // yieldAndSleep lets other goroutines run and then sleeps for d. The sleep may block the current thread.

@@ -13,10 +13,12 @@ import (
 
 // This file finds connections with a due timeout, and closes some if all buffers together exceed their limit.
 
-// stoppedThreshold is the delay of the sweeper that counts as a stop of the whole process. Shorter delays are ignored.
+// stoppedThreshold is a delay of the sweeper. If the sweeper runs late by at least stoppedThreshold, it assumes that
+// the whole process was stopped. Shorter delays are ignored.
 const stoppedThreshold = time.Second
 
-// runPeriodicChecks checks timeouts and the limit of all buffers, and sends heartbeats, until the engine has ended.
+// runPeriodicChecks periodically checks timeouts and sends heartbeats, until the engine has ended. If all buffers
+// together exceed their limit, it closes the connections with the largest buffers.
 func (e *goroutineEngine) runPeriodicChecks() {
 	period := e.host.SweepPeriod()
 	timer := time.NewTimer(0)
@@ -42,7 +44,7 @@ func (c *conn) wakeUnlessOnlyHeartbeatDue(now time.Duration) {
 	}
 }
 
-// sendDueHeartbeats sends the heartbeats of one slice of the connections.
+// sendDueHeartbeats sends heartbeats that are due. Each call checks only a part of the connections.
 func (e *goroutineEngine) sendDueHeartbeats(now time.Duration) {
 	if !e.heartbeats.IsActive() {
 		return
@@ -84,8 +86,8 @@ func (c *conn) sendOrRequestDueHeartbeat(sweep *engine.HeartbeatSweep) {
 	c.releaseClaim(step == engine.HeartbeatOwed || step == engine.HeartbeatUnsent)
 }
 
-// waitForConnsAndSweepTick waits until the engine has connections and the sweep of the next slice (part of the
-// connections) is due. It returns false if the engine stops without connections.
+// waitForConnsAndSweepTick waits until the engine has connections and it is time to sweep the next part of the
+// connections. If the engine stops and has no connections, it returns false.
 func (e *goroutineEngine) waitForConnsAndSweepTick(timer *time.Timer) (moreToSweep bool) {
 	if e.admission.OpenConns() == 0 {
 		e.clock.removeLimit()
@@ -106,14 +108,14 @@ func (e *goroutineEngine) waitForConnsAndSweepTick(timer *time.Timer) (moreToSwe
 	return true
 }
 
-// pausableClock is the clock of all time limits. It excludes time in which the process was stopped.
+// pausableClock is the clock that all time limits use. It does not advance while the whole process is stopped.
 type pausableClock struct {
 	stoppedFor  atomic.Int64  // how long the process was stopped in total
 	limit       atomic.Int64  // the latest time that the clock shows; 0 means no limit, while there are no connections
 	lastAdvance time.Duration // time of the last advanceAndSetLimit; used by the sweeper only; 0 without connections
 }
 
-// readAt converts a monotonic time to a time of the pausableClock.
+// readAt converts now, a time of the monotonic clock, to the time that the pausableClock shows.
 func (k *pausableClock) readAt(now time.Duration) time.Duration {
 	now -= time.Duration(k.stoppedFor.Load())
 	if limit := time.Duration(k.limit.Load()); limit > 0 {
@@ -122,9 +124,10 @@ func (k *pausableClock) readAt(now time.Duration) time.Duration {
 	return now
 }
 
-// advanceAndSetLimit returns the clock's time for the given monotonic time. If the previous call was so long ago that
-// the process must have been stopped, it first excludes the stop from the clock. It then sets the latest time that the
-// clock shows before the next call. Only the sweeper may call advanceAndSetLimit.
+// advanceAndSetLimit returns the time that the clock shows when the monotonic clock shows now. If the previous call was
+// so long ago that the process must have been stopped, advanceAndSetLimit first subtracts the time of the stop from the
+// clock. It also sets an upper limit for the time that the clock shows until the next call. Only the sweeper may call
+// advanceAndSetLimit.
 func (k *pausableClock) advanceAndSetLimit(now time.Duration) time.Duration {
 	if late := now - k.lastAdvance - engine.MinSliceInterval; k.lastAdvance > 0 && late >= stoppedThreshold {
 		k.stoppedFor.Add(int64(late))
@@ -141,7 +144,8 @@ func (k *pausableClock) removeLimit() {
 	k.lastAdvance = 0
 }
 
-// nextSweepConns returns the next connections to sweep. period is the time of a full sweep; 0 means FastSweepPeriod.
+// nextSweepConns returns the connections to sweep next. period is the time in which all connections are swept once. If
+// period is 0, or if connections have a timer, deadline or expiry, FastSweepPeriod applies instead.
 func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
 	if e.expiringConns.Load() > 0 || period == 0 {
 		period = engine.FastSweepPeriod
@@ -207,8 +211,9 @@ type senderQueue struct {
 	freed      chan struct{} // closed when senders may continue; nil if no sender waits
 }
 
-// refuseOrDelayMail reports whether to refuse a request because all buffers together exceed their limit. A sender that
-// can wait is made to wait. For other senders, which lose the message, the limit is a quarter higher.
+// refuseOrDelayMail reports whether to refuse a request because all buffers together exceed their limit. If the sender
+// can wait, refuseOrDelayMail also makes the sender wait until there is memory. A sender that cannot wait would lose
+// the message. Requests of such senders are therefore refused only above 125 % of the limit.
 func (e *goroutineEngine) refuseOrDelayMail(request *engine.Request) (refused bool) {
 	limit := int64(e.cfg.Limits.MaxBuffered)
 	switch {
@@ -242,5 +247,5 @@ func (e *goroutineEngine) wakeBlockedSendersIfWithinBudget() {
 	s.hasWaiters.Store(false)
 }
 
-// toSweepTime converts a time to units of 2^24 ns, rounded up. The result is never 0.
+// toSweepTime converts a time to units of 2^24 ns, about 17 ms. It rounds down and adds 1, because 0 means no time.
 func toSweepTime(at time.Duration) uint32 { return uint32(at>>24) + 1 }

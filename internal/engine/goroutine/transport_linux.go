@@ -65,7 +65,8 @@ func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 	return sock.SendBuffers(c.FD(), first, rest)
 }
 
-// runCurrentOp performs the operation c.io.op. RawConn repeats it after each wait until noFurtherWait is true.
+// runCurrentOp performs the operation c.io.op on the socket fd. While runCurrentOp returns false, RawConn waits until
+// the socket is ready and calls runCurrentOp again.
 func (c *conn) runCurrentOp(fd uintptr) (noFurtherWait bool) {
 	c.markNotParked()
 	switch c.io.op {
@@ -101,15 +102,17 @@ func (c *conn) receiveOnceOrReleaseBuffer(fd int32) (gotResult bool) {
 	return true
 }
 
-// markSendBlockedOrFindRequests is like parkOrFindRequests, but for a connection whose output the kernel does not
-// accept at present. It also starts the write timeout.
+// markSendBlockedOrFindRequests records that the kernel accepts no more output of c at present, and starts the write
+// timeout. It then calls parkOrFindRequests and returns the result.
 func (c *conn) markSendBlockedOrFindRequests() (hasWork bool) {
 	c.writeBlocked = true
 	c.StartWriteTimerIfStopped(c.engine.readClock())
 	return c.parkOrFindRequests()
 }
 
-// waitAndRead waits for input and reads once. If a request is already pending, both results are nil.
+// waitAndRead waits for input and reads once. If a request arrives during the wait, the error is
+// os.ErrDeadlineExceeded. If waitAndRead reads nothing for another reason, for example because a request is already
+// pending, it returns nil and no error.
 func (c *conn) waitAndRead() (receivedOrNil []byte, _ error) { return c.runReadOp(opRead) }
 
 func (c *conn) tryRead() (received []byte, _ error) { return c.runReadOp(opTryRead) }
@@ -151,7 +154,8 @@ func (c *conn) runWriteOp(op operation) (sentBytes int, _ error) {
 	return int(c.io.n), err
 }
 
-// startWritableWait starts a goroutine that sends requestWritable to c once the socket is writable. supported is true.
+// startWritableWait starts a goroutine that waits until the socket is writable and then sends requestWritable to c.
+// supported is always true on Linux.
 func (c *conn) startWritableWait() (supported bool) {
 	if c.awaitingWritable {
 		return true
@@ -165,8 +169,9 @@ func (c *conn) startWritableWait() (supported bool) {
 	return true
 }
 
-// sendFilePartOrLoadPiece sends the next part of a file, and blocks like writeOutputUntilWoken. If sendfile cannot be
-// used, it reads a piece of the file into the output instead.
+// sendFilePartOrLoadPiece sends the next part of a file with sendfile(2). It blocks until the kernel accepts some bytes
+// or a request arrives. If sendfile cannot be used, sendFilePartOrLoadPiece reads a part of the file into the output
+// buffer instead, and does not block.
 func (c *conn) sendFilePartOrLoadPiece() {
 	if f, _, _ := c.NextFilePartUnlessLayered(); f == nil {
 		c.LoadFilePieceIntoOutput()

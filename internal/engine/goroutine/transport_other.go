@@ -28,7 +28,9 @@ type transport struct{ wait readWaiter }
 
 func (c *conn) initTransport() error { return c.io.wait.init(c.netConn) }
 
-// waitAndRead waits for input and then reads once. If a request is already pending, both results are nil.
+// waitAndRead waits for input and reads once. If a request arrives during the wait, the error is
+// os.ErrDeadlineExceeded. If waitAndRead reads nothing for another reason, for example because a request is already
+// pending, it returns nil and no error.
 func (c *conn) waitAndRead() (receivedOrNil []byte, _ error) {
 	defer c.markNotParked()
 	if c.parkOrFindRequests() {
@@ -45,7 +47,8 @@ func (c *conn) waitAndRead() (receivedOrNil []byte, _ error) {
 	return c.sliceReadAndRecordSize(n), err
 }
 
-// tryReadTimeout is how long tryRead waits for input. With a timeout of 0, package net would return without reading.
+// tryReadTimeout is how long tryRead waits for input. It cannot be 0, because package net does not read after the
+// deadline, even if input is available.
 const tryReadTimeout = time.Millisecond
 
 // tryRead reads once and waits for input for at most tryReadTimeout.
@@ -67,7 +70,8 @@ func (c *conn) waitForMail() (wakeOrIOErr error) {
 	return err
 }
 
-// startWritableWait returns false, because a Write of package net waits by itself.
+// startWritableWait does nothing and returns false. A wait is not necessary, because a Write of package net itself
+// waits until the socket is writable.
 func (c *conn) startWritableWait() (supported bool) { return false }
 
 // sendDirect is nil, because package net has no non-blocking write.

@@ -53,9 +53,10 @@ func wrapExportError(err error) error {
 	return fmt.Errorf("can't export connections: %w", err)
 }
 
-// importBatch calls importConn for each connection of a batch. importConn takes ownership of fd, and r may refer to the
-// memory of message. A batch of more than maxConns connections is an error. After an error, importBatch closes the
-// remaining descriptors.
+// importBatch decodes message, a batch of connections, and calls importConn for each connection. fds are the
+// descriptors that arrived with the message. importConn takes ownership of fd. The record r may refer to the memory of
+// message. If the batch contains more than maxConns connections, importBatch imports none and returns an error. After
+// any error, importBatch closes the descriptors that it has not passed to importConn.
 func importBatch(message []byte, fds []int32, maxConns int, importConn func(fd int32, r *engine.Record)) (err error) {
 	n, size := binary.Uvarint(message[1:])
 	records := message[1+max(size, 0):]
@@ -76,7 +77,9 @@ func importBatch(message []byte, fds []int32, maxConns int, importConn func(fd i
 	return importEachRecord(fds, records, importConn)
 }
 
-// importEachRecord calls importConn for each record. After an error, it closes the descriptors of the other records.
+// importEachRecord decodes the records and calls importConn for each record with the descriptor of the same index. If a
+// record is invalid, importEachRecord returns an error and closes the descriptors of this record and of all following
+// records.
 func importEachRecord(fds []int32, records []byte, importConn func(fd int32, r *engine.Record)) error {
 	returned := false
 	defer func() {

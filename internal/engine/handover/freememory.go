@@ -21,7 +21,8 @@ const (
 // FreedByteCounter counts bytes that this process has freed but not yet returned to the operating system.
 type FreedByteCounter struct{ atomic.Int64 }
 
-// StartReturningToOS periodically returns freed memory to the system. stopFreeing ends this and must be called once.
+// StartReturningToOS starts a goroutine that periodically returns freed memory to the operating system. The function
+// stopFreeing ends the goroutine. The caller must call stopFreeing exactly once.
 func (g *FreedByteCounter) StartReturningToOS() (stopFreeing func()) {
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {

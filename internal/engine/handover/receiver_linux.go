@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// CreditDistributor counts the credit of all channels from which an engine imports connections. Credit is the number of
-// connections that a sender may still send. A CreditDistributor is safe for concurrent use.
+// CreditDistributor counts the credit of all channels on which an engine imports connections. The credit of a channel
+// is the number of connections that the sender may still send on it. A CreditDistributor is safe for concurrent use.
 type CreditDistributor struct {
 	mu            sync.Mutex
 	totalCredit   int              // of all channels
@@ -41,16 +41,18 @@ type Owner interface {
 }
 
 // NewInChannel returns an ImportChannel that receives on fd. The caller keeps ownership of fd. To start the import, the
-// owner must call ConfirmArrivalsAndGrantCredit.
+// caller must call ConfirmArrivalsAndGrantCredit.
 func (r *CreditDistributor) NewInChannel(fd int32, owner Owner) *ImportChannel {
 	return &ImportChannel{FD: fd, receiver: r, owner: owner}
 }
 
-// Credit returns the number of connections that the sender may still send. The owner has reserved their capacity.
+// Credit returns the number of connections that the sender may still send. The owner of the channel has already
+// reserved capacity for these connections.
 func (in *ImportChannel) Credit() int { return in.credit }
 
-// ConfirmArrivalsAndGrantCredit tells the sender how many connections have arrived since the last confirmation. It also
-// reserves capacity for more connections and tells the sender how many it may send.
+// ConfirmArrivalsAndGrantCredit reserves capacity for more connections. It then sends a message to the sender. The
+// message states how many connections have arrived since the previous message, and how many more connections the sender
+// may send.
 func (in *ImportChannel) ConfirmArrivalsAndGrantCredit() {
 	r := in.receiver
 	r.mu.Lock()
@@ -78,8 +80,8 @@ func (in *ImportChannel) ConfirmArrivalsAndGrantCredit() {
 	scheduleArrivalConfirmations(others)
 }
 
-// recountCreditAndRemoveWaiting updates r.totalCredit after the channel's credit has changed, and removes the channel
-// from those that wait for credit. The caller must hold r.mu.
+// recountCreditAndRemoveWaiting updates r.totalCredit after in.credit has changed. It also removes in from
+// r.withoutCredit, the channels that wait for credit. The caller must hold r.mu.
 func (r *CreditDistributor) recountCreditAndRemoveWaiting(in *ImportChannel) {
 	r.totalCredit += in.credit - in.countedCredit
 	in.countedCredit = in.credit
@@ -98,10 +100,11 @@ func (in *ImportChannel) sendConfirmation(newCredit uint32) {
 	in.unconfirmed = 0
 }
 
-// ReceiveAndImportBatch receives about one batch of connections and calls importConn for each connection. importConn
-// takes ownership of fd and r. Each connection uses capacity reserved with Owner.ReserveConns. needsConfirm reports
-// whether the caller must call ConfirmArrivalsAndGrantCredit. After the sender has shut the channel,
-// ReceiveAndImportBatch returns io.EOF. The length of buffer must be sock.MaxFDMessageSize.
+// ReceiveAndImportBatch receives connections and calls importConn for each connection. It returns when no more messages
+// are available, or after about MaxBatch connections. importConn takes ownership of fd and r. Each connection uses
+// capacity that was reserved with Owner.ReserveConns. If needsConfirm is true, the caller must call
+// ConfirmArrivalsAndGrantCredit. After the sender has shut the channel, ReceiveAndImportBatch returns io.EOF. The
+// length of buffer must be sock.MaxFDMessageSize.
 func (in *ImportChannel) ReceiveAndImportBatch(buffer []byte, importConn func(fd int32, r *engine.Record)) (needsConfirm bool, err error) {
 	needsConfirm = in.unconfirmed > 0 // a Goexit may have prevented the confirmation of these connections
 	for limit := in.unconfirmed + MaxBatch; in.unconfirmed < limit; {
@@ -127,7 +130,8 @@ func (in *ImportChannel) ReceiveAndImportBatch(buffer []byte, importConn func(fd
 	return needsConfirm, nil
 }
 
-// ReleaseUnusedReservation releases the channel's unused credit. It does not close the descriptor.
+// ReleaseUnusedReservation releases the capacity that is reserved for connections that have not arrived, and sets the
+// channel's credit to 0. It does not close the descriptor.
 func (in *ImportChannel) ReleaseUnusedReservation() {
 	r := in.receiver
 	r.mu.Lock()

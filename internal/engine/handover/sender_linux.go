@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// ExportSender sends the connections of one owner, a loop or an engine, to another engine. While
+// ExportSender sends connections to another engine. It belongs to one owner, which is a loop or an engine. While
 // [ExportSender.IsExporting] returns true, the owner sends connections with [ExportSender.TrySendBatchOrFail]. When a
 // channel becomes readable, the owner calls [ExportSender.ReceiveConfirmationsOrAbortExport] and then
 // [ExportSender.ShutChannelsWhenConfirmed]. An ExportSender is not safe for concurrent use.
@@ -51,7 +51,8 @@ func NewSender(channelFDs []int32) ExportSender {
 
 func (s *ExportSender) IsExporting() bool { return s.stage == exporting }
 
-// Stop ends the export. The owner sends no more connections, but still receives confirmations.
+// Stop ends the export in an orderly way. The owner sends no more connections, but must continue to receive
+// confirmations of the connections already sent.
 func (s *ExportSender) Stop() { s.stage = max(s.stage, exportStopped) }
 
 // Fail ends the export like Stop and records err. Result returns the first recorded error.
@@ -60,7 +61,8 @@ func (s *ExportSender) Fail(err error) {
 	s.Stop()
 }
 
-// Abort ends the export immediately and records err. Each unconfirmed connection may or may not have arrived.
+// Abort ends the export immediately, without waiting for confirmations, and records err. For each unconfirmed
+// connection, it stays unknown whether the connection has arrived.
 func (s *ExportSender) Abort(err error) {
 	s.Fail(err)
 	s.stage = aborted
@@ -82,9 +84,9 @@ func (s *ExportSender) Result() (engine.ExportResult, error) {
 	return result, s.err
 }
 
-// ShutChannelsWhenConfirmed shuts all channels if the export has stopped and all sent connections are confirmed. If the
-// receivers grant no more credit, it first stops the export. It returns true when all channels have ended or the export
-// was aborted.
+// ShutChannelsWhenConfirmed ends the export step by step. While sent connections are unconfirmed, it does nothing. If
+// no channel has credit or can get more credit, it stops the export. If the export has stopped, it shuts all channels
+// for writing. It returns true when the receiver has closed all channels, or if the export was aborted.
 func (s *ExportSender) ShutChannelsWhenConfirmed() (allEndedOrAborted bool) {
 	unconfirmed := func(o *ExportChannel) bool { return o.unconfirmed > 0 }
 	hasRoom := func(o *ExportChannel) bool { return !o.exhausted || o.credit > 0 }
@@ -104,8 +106,8 @@ func (s *ExportSender) ShutChannelsWhenConfirmed() (allEndedOrAborted bool) {
 	return s.stage == channelsShut && !slices.ContainsFunc(s.Channels, open)
 }
 
-// ReceiveConfirmationsOrAbortExport reads the receiver's confirmations and credit. After an error, the export is
-// aborted.
+// ReceiveConfirmationsOrAbortExport reads all available confirmations and credit messages from the channel o. If
+// reading fails, it aborts the export and returns the error.
 func (s *ExportSender) ReceiveConfirmationsOrAbortExport(o *ExportChannel) error {
 	for !o.Ended {
 		var p [8]byte
@@ -134,8 +136,8 @@ func (s *ExportSender) ReceiveConfirmationsOrAbortExport(o *ExportChannel) error
 	return nil
 }
 
-// NextChannelWithCredit returns the next channel with credit, in round-robin order, and the credit of this channel. If
-// no channel has credit, o is nil.
+// NextChannelWithCredit selects a channel that has credit, in round-robin order. It returns the channel and the
+// channel's credit. If no channel has credit, o is nil.
 func (s *ExportSender) NextChannelWithCredit() (o *ExportChannel, credit int) {
 	for range s.Channels {
 		o = s.Channels[s.nextChannel%len(s.Channels)]
@@ -146,9 +148,9 @@ func (s *ExportSender) NextChannelWithCredit() (o *ExportChannel, credit int) {
 	return nil, 0
 }
 
-// TrySendBatchOrFail sends a batch of connections on o. The batch must not contain more connections than o has credit.
-// If the socket is full, TrySendBatchOrFail returns false, and the caller may retry. After any other error, it returns
-// false and stops the export.
+// TrySendBatchOrFail sends a batch of connections on the channel o. The number of connections in the batch must not
+// exceed the credit of o. If the kernel cannot accept the batch at present, TrySendBatchOrFail returns false, and the
+// caller may try again. After any other error, it returns false and stops the export.
 func (s *ExportSender) TrySendBatchOrFail(o *ExportChannel, records []byte, fds []int) (sent bool) {
 	errno, err := sendBatch(o.FD, records, fds)
 	switch {

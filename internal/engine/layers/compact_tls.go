@@ -53,7 +53,8 @@ func newCompactTLSLayer(cfg *Config, records tls13.Conn, s *tls.ConnectionState)
 	return l
 }
 
-// lastPeer lets connections with equal certificates share a peerCertificates. It is safe for concurrent use.
+// lastPeer contains the most recently created peerCertificates. Successive connections with equal certificates share
+// this copy. A lastPeer is safe for concurrent use.
 type lastPeer struct {
 	atomic.Pointer[peerCertificates]
 }
@@ -108,7 +109,8 @@ func (l *compactTLSLayer) Memory() (memory int, partial bool) {
 	return l.records.PartialRecordMemory(), l.records.HasPartialRecord()
 }
 
-// OnEOF returns io.ErrUnexpectedEOF without a close_notify, because an attacker may have cut the connection.
+// OnEOF handles the end of the transport's input. If the peer has not sent a close_notify alert, OnEOF returns
+// io.ErrUnexpectedEOF, because an attacker may have cut the connection.
 func (l *compactTLSLayer) OnEOF(c *engine.Conn) error {
 	if !l.records.IsReadClosed() {
 		return io.ErrUnexpectedEOF

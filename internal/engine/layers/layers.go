@@ -11,18 +11,19 @@ import (
 )
 
 type Config struct {
-	// IsProxy, if set, reports whether connections from an address begin with a PROXY header.
+	// IsProxy, if set, reports whether connections from the given address begin with a PROXY header.
 	IsProxy func(netip.Addr) bool
-	// TLS, if set, encrypts the connections; dialled connections are TLS clients. Gate limits concurrent handshakes.
+	// TLS, if set, is the TLS configuration of all connections. Accepted connections are TLS servers, and dialled
+	// connections are TLS clients. Gate limits the number of concurrent handshakes.
 	TLS  *tls.Config
 	Gate *secure.HandshakeLimiter
 	// Tickets, if set, contains the keys of TLS session tickets.
 	Tickets *secure.TicketKeyRing
-	// Ciphers, if set, enables compact TLS connections, which use less memory after the handshake. The TLS
-	// configuration of a server must have been prepared with secure.EnableTakeover.
+	// Ciphers, if set, enables compact TLS connections. A compact TLS connection uses less memory than crypto/tls after
+	// the handshake. For a server, TLS must have been prepared with secure.EnableTakeover.
 	Ciphers *tls13.CipherCache
-	// DropExporters discards the secrets that ExportKeyingMaterial of tls.ConnectionState needs. ExportKeyingMaterial
-	// then fails on compact TLS connections.
+	// DropExporters makes compact TLS connections discard the secrets that tls.ConnectionState.ExportKeyingMaterial
+	// needs. On these connections, ExportKeyingMaterial then fails.
 	DropExporters bool
 
 	last lastPeer

@@ -48,7 +48,8 @@ func clientAddrOrTransportPeer(header proxyproto.Header, transportPeer netip.Add
 	return header.Source, nil
 }
 
-// startNextLayer replaces the PROXY header layer with the TLS layer, if any. rest is the input after the header.
+// startNextLayer replaces the PROXY header layer with the TLS layer. Without TLS, the connection has no layer
+// afterwards. rest is the input that follows the header.
 func (l *proxyHeaderLayer) startNextLayer(c *engine.Conn, rest []byte) error {
 	next := l.cfg.newTLSLayerIfConfigured(c)
 	c.ReplaceLayer(next)

@@ -18,7 +18,8 @@ import (
 	"github.com/myriad-go/myriad/internal/secure/tls13"
 )
 
-// savedTLSLayer is the JSON form of a compactTLSLayer without the field records.
+// savedTLSLayer is the JSON form of a compactTLSLayer. It does not contain the state of compactTLSLayer.records, which
+// is saved separately.
 type savedTLSLayer struct {
 	CurveID                                   tls.CurveID
 	DidResume, HelloRetryRequest, ECHAccepted bool
@@ -29,8 +30,8 @@ type savedTLSLayer struct {
 	OCSPResponse                              []byte     `json:",omitempty"`
 }
 
-// AppendState implements engine.MovableLayer. It appends a savedTLSLayer with its length, and then the state of
-// l.records.
+// AppendState implements engine.MovableLayer. It appends the length of the JSON encoding of a savedTLSLayer, the
+// encoding itself, and the state of l.records.
 func (l *compactTLSLayer) AppendState(dst []byte) []byte {
 	p := l.params.Value()
 	saved := savedTLSLayer{

@@ -11,7 +11,8 @@ import (
 	"github.com/myriad-go/myriad/internal/secure"
 )
 
-// tlsLayer is a TLS layer that uses crypto/tls. Only the connection's owner may call its methods, except Wake.
+// tlsLayer is a TLS layer that uses crypto/tls. Only the connection's owner may call the methods of a tlsLayer, except
+// Wake, which any goroutine may call.
 type tlsLayer struct {
 	session       *secure.Session
 	conn          *engine.Conn
@@ -71,8 +72,8 @@ func (l *tlsLayer) ContinueHandshake(c *engine.Conn) error {
 	return l.decryptAndDeliver(c, nil)
 }
 
-// takeOverAsCompactLayerOrNil converts l to a compactTLSLayer, or returns nil if that is impossible. It counts the
-// result with CountTLS. unread is the ciphertext that l has received but not decrypted.
+// takeOverAsCompactLayerOrNil converts l to a compactTLSLayer. If the conversion is impossible, it returns nil. In both
+// cases it counts the outcome with CountTLS. unread is the ciphertext that l has received but not decrypted.
 func (l *tlsLayer) takeOverAsCompactLayerOrNil(c *engine.Conn) (_ *compactTLSLayer, unread []byte) {
 	state := l.session.State()
 	records, unread, reason := l.session.TakeOver(l.cfg.Ciphers)

@@ -46,9 +46,9 @@ func (e *loopEngine) Adopt(conn net.Conn, listener int, alreadyRead []byte) erro
 	return <-result
 }
 
-// enqueueAdoption duplicates the descriptor of conn, passes the duplicate to the loop, and returns it as fd.
-// alreadyRead is input that was read earlier. If the loop has its own descriptor table, copiedToShard must not be nil.
-// The loop closes copiedToShard after copying fd into its table, and the caller must then close fd.
+// enqueueAdoption duplicates the descriptor of conn, and passes the duplicate, fd, to the loop. alreadyRead is input
+// that the caller has already read from conn. If the loop has its own descriptor table, copiedToShard must not be nil.
+// The loop then copies fd into its table and closes the channel copiedToShard. After that, the caller must close fd.
 func (l *Loop) enqueueAdoption(conn net.Conn, listener int, alreadyRead []byte, copiedToShard chan struct{}) (fd int32, err error) {
 	if l.pendingAdoptions.Add(1) > maxQueuedRequests {
 		l.pendingAdoptions.Add(-1)

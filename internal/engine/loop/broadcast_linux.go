@@ -47,7 +47,7 @@ func (l *Loop) enqueueBroadcast(broadcast *engine.Broadcast) {
 	l.wake()
 }
 
-// broadcastPass is the progress of a loop that sends broadcasts to its connections.
+// broadcastPass records how far a loop has sent the current broadcasts to its connections.
 type broadcastPass struct {
 	nextSlot   uint32
 	messages   []*engine.Shared // the messages of the first broadcasts in broadcastSender.active
@@ -70,8 +70,8 @@ type activeBroadcast struct {
 	wrapped   bool   // the pass has since reached the last slot
 }
 
-// removeFinishedAndAddNewBroadcasts removes the broadcasts that have reached all connections from c.active. It then
-// adds waiting broadcasts to the pass.
+// removeFinishedAndAddNewBroadcasts removes broadcasts that have reached all connections from c.active and c.pass. It
+// then adds broadcasts of c.active that are not yet in the pass, up to a total size of maxJoinedBytes.
 func (c *broadcastSender) removeFinishedAndAddNewBroadcasts() {
 	pass := &c.pass
 	if pass.nextSlot >= c.loop.conns.slotCount {
@@ -122,7 +122,8 @@ func (w *broadcastPass) concatMessages() {
 	}
 }
 
-// add queues a broadcast to be sent after Config.WriteDelay. A large broadcast or a long queue ends the delay.
+// add queues a broadcast. The first broadcast in the queue normally waits for Config.WriteDelay. If a broadcast is
+// large or the queue is long, the loop sends all queued broadcasts without further delay.
 func (c *broadcastSender) add(b *engine.Broadcast) {
 	if len(c.active) == 0 {
 		c.passAt = c.loop.host.Clock() + c.loop.host.WriteDelay
@@ -140,7 +141,7 @@ func (c *broadcastSender) nextDue() (at time.Duration, ok bool) {
 	return c.passAt, len(c.active) > 0
 }
 
-// runIfDue sends the active broadcasts to some of the connections that have not received them.
+// runIfDue sends the active broadcasts to the next connections of the pass, within the limits of one iteration.
 func (c *broadcastSender) runIfDue(now time.Duration) {
 	if at, ok := c.nextDue(); !ok || now < at {
 		return

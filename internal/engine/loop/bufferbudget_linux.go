@@ -69,8 +69,10 @@ func (b *bufferBudgetEnforcer) runIfDue(now time.Duration) {
 	}
 }
 
-// closeLargestConns closes connections whose bufferedBytesSizeClass is at least minSizeClass, until *excessBytes is 0
-// or less. It subtracts the sizes of their buffers from *excessBytes.
+// closeLargestConns closes connections whose bufferedBytesSizeClass is at least minSizeClass. It spares connections
+// with smaller buffers than the average connection. If a worker uses a connection, half the average applies. For each
+// closed connection, closeLargestConns subtracts the size of the buffers from *excessBytes. It stops when *excessBytes
+// is 0 or less.
 func (l *Loop) closeLargestConns(minSizeClass int, excessBytes *int64) {
 	unassigned := int64(l.mailbox.CountedMemory() + l.mailQueues.queueMemory) // mail that is in no connection's buffers yet
 	average := (l.counters.Get(engine.Buffered) - unassigned) / int64(max(l.conns.used, 1))
@@ -92,7 +94,8 @@ func (l *Loop) closeLargestConns(minSizeClass int, excessBytes *int64) {
 	})
 }
 
-// bufferedBytesSizeClass returns bits.Len of the number of bytes that are buffered for c.
+// bufferedBytesSizeClass returns bits.Len of the number of bytes that are buffered for c. While a worker uses c, it
+// returns bits.Len of the memory of the messages that are deferred for c.
 func (l *Loop) bufferedBytesSizeClass(c *engine.Conn) int {
 	if c.DriverFlags()&Busy != 0 {
 		return bits.Len(uint(l.deferredMailMemory(c)))

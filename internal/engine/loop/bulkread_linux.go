@@ -20,7 +20,8 @@ const (
 	minBulkReadTime = maxTaskTime / 8
 )
 
-// QueueIfBulk queues c for another read if the last read exceeded BulkReadSize. Call it after Conn.OnRead.
+// QueueIfBulk queues c for another read if readBytes, the size of the last read, exceeds BulkReadSize. Call it after
+// Conn.OnRead.
 func (l *Loop) QueueIfBulk(c *engine.Conn, readBytes int) {
 	if readBytes > BulkReadSize {
 		l.QueueForLaterRead(c)

@@ -38,11 +38,11 @@ var emptyChunk = sync.OnceValue(func() *connChunk {
 	return n
 })
 
-// slotLink is a link in a list of free slots: a slot number plus 1, or 0 at the end of the list.
+// slotLink is a link in a list of free slots. It is the number of the next slot plus 1. At the end of the list it is 0.
 type slotLink uint32
 
-// endOfList is the value that the last slot of a list of free slots stores instead of a descriptor. The other slots
-// store endOfList minus the slotLink of the next slot.
+// endOfList marks the end of a list of free slots. A free slot has no descriptor. Instead, the descriptor field stores
+// endOfList minus the slotLink of the next free slot. In the last slot of the list, the field is therefore endOfList.
 const endOfList = -1
 
 func pushFreeSlot(list *slotLink, c *engine.Conn) {

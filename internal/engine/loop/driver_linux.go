@@ -14,9 +14,10 @@ import (
 // A driver must pass the size of each read to Loop.QueueIfBulk. It must not watch a connection for input while
 // Loop.IsReadQueued returns true.
 //
-// In Conn.DriverFlags, the bit DriverBits and all higher bits belong to the driver. While the bit Busy is set, a worker
-// has the connection, or the connection waits for one. During that time, the driver may access nothing of the
-// connection but these flags, and must defer the connection's events with Loop.DeferUntilWorkerReturns.
+// A driver may store its own flags in Conn.DriverFlags: the bit with the number DriverBits and all higher bits. The
+// other bits belong to the loop. While the bit Busy is set, a worker has the connection, or the connection waits for a
+// worker. During that time, the driver may access only the connection's flags, slot and descriptor. It must defer the
+// connection's events with Loop.DeferUntilWorkerReturns.
 type Driver interface {
 	// Open allocates the driver's resources, on the thread that will use them, and starts to watch the loop's eventfd.
 	Open() error

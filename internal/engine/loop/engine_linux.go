@@ -210,8 +210,8 @@ func (e *loopEngine) Counters() (sum engine.Counts) {
 	return sum
 }
 
-// Dial passes the request to the loop with index request.Loop-1. If there is no such loop, it uses the next in
-// rotation.
+// Dial passes the request to the loop with index request.Loop-1. If this index is invalid, for example because
+// request.Loop is 0, the loops take turns.
 func (e *loopEngine) Dial(request engine.DialRequest) error {
 	if err := request.Validate(); err != nil {
 		return err

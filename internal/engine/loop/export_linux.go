@@ -111,7 +111,8 @@ func (l *Loop) sendListenerFDs(controlFD int32, message string) error {
 
 func (e *loopEngine) SetListenersShared(shared bool) { e.listenersShared.Store(shared) }
 
-// startHandOver starts to move the loop's connections over the sockets channelFDs. The loop calls onDone at the end.
+// startHandOver starts to move the loop's connections to another engine over the sockets channelFDs. When the hand-over
+// has ended or failed, the loop calls onDone.
 func (d *connExporter) startHandOver(channelFDs []int32, onDone func(engine.ExportResult, error)) {
 	l := d.loop
 	if d.onDone != nil {
@@ -157,7 +158,8 @@ func (d *connExporter) cancelPendingExports() {
 	}
 }
 
-// cancelExport ends the export of one connection. If permanent is true, the connection is never exported.
+// cancelExport cancels the export of one connection, which then continues in this loop. If permanent is true, later
+// attempts to export the connection will fail, too.
 func (d *connExporter) cancelExport(ref engine.Ref, permanent bool) {
 	if c := ref.ConnOwnedBy(&d.loop.host); c != nil && c.DriverFlags()&Busy == 0 && c.IsExporting() {
 		c.AbortExport(permanent)

@@ -16,8 +16,9 @@ type heartbeatTask struct {
 	submit      func()        // submits the heartbeats of a chunk; nil if they are sent one by one
 }
 
-// QueueHeartbeats makes the loop send heartbeats in groups. The function queue adds a heartbeat for c to the current
-// group, and submit sends the group.
+// QueueHeartbeats makes the loop send heartbeats in groups. The loop calls queue for each connection with a due
+// heartbeat. queue adds the message to the current group and returns the number of bytes that it has accepted. The loop
+// then calls submit, which sends the whole group.
 func (l *Loop) QueueHeartbeats(queue func(c *engine.Conn, message []byte) (accepted int), submit func()) {
 	l.heartbeats.sweep.Send, l.heartbeats.submit = queue, submit
 }

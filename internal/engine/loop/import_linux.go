@@ -136,7 +136,8 @@ func (a *connImporter) receiveWaitingConns() {
 	}
 }
 
-// importOrRejectConn starts to serve a received connection. The caller must have reserved capacity with ReserveConns.
+// importOrRejectConn serves a connection that was received from another process. If the engine does not admit the
+// connection, importOrRejectConn closes it. The caller must have reserved capacity with ReserveConns.
 func (l *Loop) importOrRejectConn(fd int32, record *engine.Record) {
 	l.engine.admission.AcquireReservedConn()
 	if fd >= engine.MaxFD {

@@ -45,9 +45,9 @@ const (
 	quietJobChecks   = 100                  // checks without a job after which the checks stop
 )
 
-// EnableJobsAndDirectIO lets the loop accept jobs, and lets other goroutines receive and send on the loop's
-// connections. A driver may call EnableJobsAndDirectIO if it works on any thread and never leaves a receive pending in
-// the kernel. A loop with its own descriptor table ignores the call.
+// EnableJobsAndDirectIO lets the loop accept jobs. It also lets other goroutines receive and send on the loop's
+// connections. A driver may call EnableJobsAndDirectIO only if the driver can run on any thread, and never leaves a
+// receive operation pending in the kernel. If the loop has its own descriptor table, the call has no effect.
 func (l *Loop) EnableJobsAndDirectIO() {
 	if l.engine.cfg.MaxConnsPerShard == 0 {
 		l.acceptsJobs, l.host.ReceiveDirect, l.host.SendFromOthers = true, receiveDirect, sendDirect
@@ -70,11 +70,13 @@ func (l *Loop) QueueJobOnLoop(job engine.LoopJob, requests int) (queued bool) {
 	return l.acceptsJobs
 }
 
-// jobRequestsPerTurn is the target for the number of requests that one loop iteration queues for jobs.
+// jobRequestsPerTurn is the number of requests for jobs that one loop iteration should get. NextEventBatch limits the
+// number of events accordingly.
 const jobRequestsPerTurn = 64 // more could leave the CPU's caches before they are answered
 
 // NextEventBatch returns the number of events to handle in the next loop iteration, at most maxBatch. lastHandled is
-// the number of events in the last iteration.
+// the number of events that the last iteration has handled. If each of these events brought several requests on
+// average, NextEventBatch reduces the number, so that the iteration gets about jobRequestsPerTurn requests.
 func (l *Loop) NextEventBatch(lastHandled, maxBatch int) int {
 	n := l.jobRequests
 	if l.jobRequests = 0; n <= lastHandled {
@@ -83,8 +85,8 @@ func (l *Loop) NextEventBatch(lastHandled, maxBatch int) int {
 	return min(jobRequestsPerTurn*lastHandled/n, maxBatch)
 }
 
-// runQueuedJobsWithinTimeSlice runs queued jobs on the calling goroutine. It returns after a limited time, or when this
-// goroutine no longer runs the loop.
+// runQueuedJobsWithinTimeSlice runs queued jobs on the calling goroutine. It returns when no job is left or the time
+// slice has passed. It also returns if another goroutine has taken over the loop.
 func (l *Loop) runQueuedJobsWithinTimeSlice(h *jobHold) {
 	if l.jobs.Len() == 0 {
 		return
@@ -108,8 +110,8 @@ func (h *jobHold) run(job engine.LoopJob, now time.Duration) {
 
 func (l *Loop) newHold() *jobHold { return &jobHold{loop: l, continued: make(chan struct{})} }
 
-// returnToLoopUnlessLost continues the loop after a job. If another goroutine has taken over the loop, it sets h.ended
-// and waits until that goroutine runs the loop.
+// returnToLoopUnlessLost continues the loop after a job. If another goroutine has taken over the loop during the job,
+// returnToLoopUnlessLost sets h.ended and waits until the other goroutine has started.
 func (h *jobHold) returnToLoopUnlessLost() {
 	if h.ended = !h.tryAccessLoop(); h.ended {
 		<-h.continued
@@ -164,8 +166,9 @@ type connFunc func(*engine.Conn)
 
 func (f connFunc) CallWith(c *engine.Conn) { f(c) }
 
-// callOpenConn calls f with the connection of r and returns this connection as c. If the connection is closed, c is nil
-// and f is not called. If calledOrClosed is false, the caller must try again later.
+// callOpenConn calls f with the connection that r refers to, and returns the connection. If the connection is closed,
+// callOpenConn does not call f, and c is nil. If the connection is open but cannot be used at present, for example
+// because a worker uses it, calledOrClosed is false. The caller must then try again later.
 func (l *Loop) callOpenConn(r engine.Ref, f engine.ConnCallback) (c *engine.Conn, calledOrClosed bool) {
 	c = r.ConnOwnedBy(&l.host)
 	return c, c == nil || c.DriverFlags()&(Busy|Connecting) == 0 && c.CallIfReady(f)
@@ -189,8 +192,9 @@ func (h *jobHold) Leave() (left bool) {
 	return false
 }
 
-// LeaveToWait implements engine.Loop. If the calling goroutine runs a job on a loop, another goroutine continues the
-// loop. mayWait is false if a wait of the caller would still delay the loop.
+// LeaveToWait implements engine.Loop. It prepares the calling goroutine for a wait. If the goroutine runs a job of a
+// loop, another goroutine takes over the loop. If the goroutine runs the loop itself, mayWait is false, because the
+// wait would delay the loop.
 func (*Loop) LeaveToWait() (mayWait bool) {
 	l := currentLoop()
 	if l == nil {
@@ -206,8 +210,8 @@ func (*Loop) LeaveToWait() (mayWait bool) {
 	return true
 }
 
-// continueOnNewGoroutine starts a goroutine that continues the loop after the old goroutine has lost its hold.
-// jobIsSlow is passed to the job's LoopContinuedElsewhere.
+// continueOnNewGoroutine starts a goroutine that continues the loop, while the old goroutine still runs a job. lost is
+// the hold of the old goroutine. jobIsSlow is passed to the job's method LoopContinuedElsewhere.
 func (l *Loop) continueOnNewGoroutine(lost *jobHold, jobIsSlow bool) {
 	loopsByThread.Delete(lost.thread)
 	l.counters.Add(engine.LoopsContinued, 1)
@@ -221,8 +225,8 @@ func (l *Loop) continueOnNewGoroutine(lost *jobHold, jobIsSlow bool) {
 	lost.job.LoopContinuedElsewhere(jobIsSlow)
 }
 
-// watchForSlowJobs continues loops on new goroutines while slow jobs run on the old ones. It returns when ended is
-// closed.
+// watchForSlowJobs regularly looks for slow jobs. If a job is slow, a new goroutine continues the job's loop.
+// watchForSlowJobs returns when the channel ended is closed.
 func (e *loopEngine) watchForSlowJobs(ended <-chan struct{}) {
 	seen := make([]jobObservation, len(e.loops))
 	for {
@@ -251,7 +255,8 @@ func (e *loopEngine) watchForSlowJobs(ended <-chan struct{}) {
 	}
 }
 
-// jobObservation records the state and the CPU times of a loop at a check for slow jobs.
+// jobObservation records the state of a loop and the CPU times of its thread and of the process, at the time of a check
+// for slow jobs.
 type jobObservation struct {
 	hold                  *jobHold
 	state                 uint64
@@ -263,9 +268,9 @@ func observeJob(h *jobHold, state uint64) jobObservation {
 	return jobObservation{h, state, engine.MonotonicNow(), sock.ThreadCPU(h.thread), sock.ProcessCPU()}
 }
 
-// mustTakeLoop compares a new observation with o, the previous observation of the same loop. mustTake reports whether
-// the loop's job delays the loop so long that another goroutine must continue the loop. jobIsSlow is false if the job
-// is only short of CPU time.
+// mustTakeLoop compares now, an observation of a loop, with o, the previous observation of the same loop. If the job
+// delays the loop so long that another goroutine must continue the loop, mustTake is true. If the only cause of the
+// delay is a lack of CPU time, jobIsSlow is false.
 func (o jobObservation) mustTakeLoop(now jobObservation) (mustTake, jobIsSlow bool) {
 	if now.hold != o.hold {
 		return false, false // the next check can compare with this observation
@@ -278,8 +283,9 @@ func (o jobObservation) mustTakeLoop(now jobObservation) (mustTake, jobIsSlow bo
 	return true, !engine.HadNoCPU(now.at-o.at, now.processCPU-o.processCPU-cpu)
 }
 
-// continueLoopsDespiteSlowJobs continues the loops of slow jobs on new goroutines. seen contains the observations of
-// the previous call and is updated. anyJobs reports whether any job has run since that call.
+// continueLoopsDespiteSlowJobs checks all loops once. If a loop is delayed by a slow job, a new goroutine continues the
+// loop. seen contains the observations of the previous check. continueLoopsDespiteSlowJobs replaces them with new
+// observations. anyJobs reports whether any job has run since the previous check.
 func (e *loopEngine) continueLoopsDespiteSlowJobs(seen []jobObservation) (anyJobs bool) {
 	for i, l := range e.loops {
 		h := l.hold.Load()

@@ -58,7 +58,8 @@ func (a *acceptPauseController) runIfDue(now time.Duration) {
 	}
 }
 
-// AcceptAndReceiveConns accepts a limited number of connections and receives those that another process hands over.
+// AcceptAndReceiveConns accepts a limited number of connections from the loop's listeners. During a hand-over, it also
+// reads the channels: it receives connections from another process, or confirmations of exported connections.
 func (l *Loop) AcceptAndReceiveConns() {
 	if l.exporter.onDone != nil {
 		l.exporter.readConfirmationsOrEndExport()
@@ -133,7 +134,8 @@ func (l *Loop) acquireAcceptTokenOrPause() (acquired bool) {
 	return l.accept.hasRateToken
 }
 
-// openOrRejectAcceptedConn opens or rejects an accepted connection. alreadyRead is input that was read earlier.
+// openOrRejectAcceptedConn opens or rejects an accepted connection. alreadyRead is input that was already read from the
+// connection.
 func (l *Loop) openOrRejectAcceptedConn(fd int32, listener int, peer netip.AddrPort, alreadyRead []byte) {
 	if err := l.host.AdmitAndAcquireSlots(listener, peer); err != nil {
 		l.sendRefusalAndClose(fd, peer, err)
@@ -282,8 +284,8 @@ func (e *loopEngine) leastLoadedLoopUnlessFull() *Loop {
 	return best
 }
 
-// delegateListenersToLeastLoaded moves this loop's listeners to the loop with the fewest connections. It returns false
-// if that loop is full or is this loop.
+// delegateListenersToLeastLoaded moves this loop's listeners to the loop with the fewest connections. If that loop is
+// full, or if this loop itself has the fewest connections, it moves nothing and returns false.
 func (l *Loop) delegateListenersToLeastLoaded() (delegated bool) {
 	e := l.engine
 	e.mu.Lock()
@@ -334,8 +336,9 @@ func (l *Loop) acceptOnlyIfAssigned(listenerFDIndex int) {
 	}
 }
 
-// delegateOrFailDial passes one dial to the loop with the fewest connections. If that loop is full, the dial fails. If
-// the loop's request queue is full, needsNoRetry is false, and the caller must try again.
+// delegateOrFailDial passes one dial to the loop with the fewest connections. If that loop has no capacity for a
+// connection, the dial fails. If that loop has capacity but its request queue is full, needsNoRetry is false, and the
+// caller must try again.
 func (l *Loop) delegateOrFailDial(request engine.DialRequest) (needsNoRetry bool) {
 	target := l.engine.leastLoadedLoopUnlessFull()
 	if target == nil {

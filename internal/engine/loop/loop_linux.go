@@ -161,7 +161,8 @@ func (l *Loop) OwnsConn(c *engine.Conn) bool { return c.DriverFlags()&Busy == 0 
 
 func (l *Loop) UseBlockingSockets() { l.acceptor.Blocking = true }
 
-// runOnThread runs the loop on its own thread until the loop has stopped. It sends nil or a start error to startResult.
+// runOnThread starts the loop and runs it on its own thread. It sends the result of the start, nil or an error, to
+// startResult. It returns when the loop has stopped or another goroutine continues the loop.
 func (l *Loop) runOnThread(startResult chan<- error) {
 	if l.engine.cfg.MaxConnsPerShard > 0 {
 		sock.RunOnNewThread(func() { l.runWithPrivateFDTable(startResult) })
@@ -308,7 +309,8 @@ func (l *Loop) extendDeadlinesOfNonBusyConns(now, duration time.Duration, extend
 	})
 }
 
-// timedTurnsAfterSlow is the number of iterations for which every handler call is timed after a slow iteration.
+// timedTurnsAfterSlow is the number of iterations after a slow iteration in which the loop measures the duration of
+// every handler call.
 const timedTurnsAfterSlow = 10_000
 
 func (l *Loop) handleEvents() (handledAny bool) {
@@ -347,12 +349,14 @@ func (l *Loop) spinHandlingEvents() (foundWork bool) {
 	return false
 }
 
-// countInterval is the minimum time between two counts of goroutines, unless the loop has passed work to a goroutine.
+// countInterval is the normal minimum time between two counts of goroutines. If the loop has passed work to a
+// goroutine, the next count does not wait for this time.
 const countInterval = 100 * time.Microsecond
 
-// yieldWhileProcessorsAreBusy lets other goroutines run as long as some of them wait for a processor. The loop calls it
-// before it blocks, because a goroutine that blocks in a system call keeps its processor for 20 µs to 10 ms, until Go's
-// monitor takes the processor away. foundWork reports whether the loop now has work.
+// yieldWhileProcessorsAreBusy lets other goroutines run as long as some of them wait for a processor. The loop calls
+// yieldWhileProcessorsAreBusy before it blocks in a system call. Without this call, the blocked loop would keep its
+// processor for 20 µs to 10 ms, until Go's monitor takes the processor away. foundWork reports whether the loop now has
+// work.
 func (l *Loop) yieldWhileProcessorsAreBusy() (foundWork bool) {
 	for l.areProcessorsBusy() {
 		now := engine.MonotonicNow()
@@ -397,9 +401,9 @@ func (l *Loop) blockUntilWork() {
 	l.startTurnAndExtendDeadlines(now, limit)
 }
 
-// startTurnAndExtendDeadlines starts a loop iteration after a wait that began at waitStart. If the wait took much
-// longer than waitLimit, the process was suspended, and the time limits of connections are extended. A negative
-// waitLimit means no limit.
+// startTurnAndExtendDeadlines starts a loop iteration after a wait. The wait began at waitStart and should have taken
+// at most waitLimit. A negative waitLimit means no limit. If the wait took much longer, the process was suspended. In
+// this case, startTurnAndExtendDeadlines extends the time limits of all connections by the delay.
 func (l *Loop) startTurnAndExtendDeadlines(waitStart, waitLimit time.Duration) {
 	l.turnStart = engine.MonotonicNow()
 	l.host.SetClock(l.turnStart)
@@ -408,16 +412,16 @@ func (l *Loop) startTurnAndExtendDeadlines(waitStart, waitLimit time.Duration) {
 	}
 }
 
-// AdjustFastSweepReasons adds delta to the number of conditions that require frequent timeout checks. When the number
-// is 0, checks are less frequent.
+// AdjustFastSweepReasons adds delta to the number of conditions that require frequent timeout checks. While the number
+// is 0, timeout checks are less frequent.
 func (l *Loop) AdjustFastSweepReasons(delta int) {
 	if l.sweeper.fastSweepReasons += delta; delta > 0 && l.sweeper.fastSweepReasons == delta {
 		l.sweeper.nextAt = min(l.sweeper.nextAt, l.host.Clock()+engine.MinSliceInterval)
 	}
 }
 
-// UpdateExpiryTracking schedules the checks of c's timer, deadline and expiry. If c has none, no checks are scheduled.
-// Drivers call UpdateExpiryTracking when c begins to wait for events.
+// UpdateExpiryTracking schedules the checks of c's timer, deadline and expiry time. If c has none of these,
+// UpdateExpiryTracking ends the checks. Drivers call UpdateExpiryTracking when c begins to wait for events.
 func (l *Loop) UpdateExpiryTracking(c *engine.Conn) {
 	if _, due := c.NextTimerDeadlineOrExpiry(); !due {
 		l.untrackExpiry(c)
@@ -458,8 +462,8 @@ func (l *Loop) ReceiveOnceAndDeliver(c *engine.Conn, buf []byte) (n int) {
 	return 0
 }
 
-// SendNextFilePart sends the next part of c's file by calling sendfile. If c has a layer or sendfile fails,
-// SendNextFilePart copies a part of the file to c's output buffer instead.
+// SendNextFilePart sends the next part of a file on c with the function sendfile. If c has a layer such as TLS, or if
+// sendfile fails, SendNextFilePart reads the part of the file into c's output buffer instead.
 func (l *Loop) SendNextFilePart(c *engine.Conn, sendfile func(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno)) {
 	f, offset, n := c.NextFilePartUnlessLayered()
 	if f == nil {
@@ -476,13 +480,15 @@ func (l *Loop) SendNextFilePart(c *engine.Conn, sendfile func(fd int32, f *os.Fi
 	}
 }
 
-// ClosesWithReset reports whether to close c with a TCP reset: c was dialled, and Config.ResetDialled is set.
+// ClosesWithReset reports whether to close c with a TCP reset. This is the case for dialled connections if
+// Config.ResetDialled is set.
 func (l *Loop) ClosesWithReset(c *engine.Conn) bool {
 	return c.IsDialled() && l.engine.cfg.ResetDialled
 }
 
-// ShutdownWriteOrActAsEOF shuts down the sending direction of c. If c must be closed with a reset, it sends no
-// FIN, because a FIN would leave the socket in TIME_WAIT. Instead, it acts as if the peer had sent EOF.
+// ShutdownWriteOrActAsEOF shuts down the sending direction of c. If ClosesWithReset(c) is true, ShutdownWriteOrActAsEOF
+// does not shut down the socket, because a FIN would leave the socket in TIME_WAIT. Instead, it makes c act as if the
+// peer had sent EOF.
 func (l *Loop) ShutdownWriteOrActAsEOF(c *engine.Conn) {
 	if l.ClosesWithReset(c) {
 		c.OnEOF()
@@ -519,8 +525,9 @@ func (l *Loop) CloseUnopened(c *engine.Conn) {
 	l.freeSlotAndResumeAccepting(c)
 }
 
-// MarkReadyIfExportingElseDetach marks c as ready for export if c is being exported. Otherwise, it detaches c as a
-// net.Conn with a duplicate descriptor. The driver must not watch c, and no operation of c may be in progress.
+// MarkReadyIfExportingElseDetach marks c as ready for export if c is being exported. Otherwise, it converts c to a
+// net.Conn, which uses a duplicate of the descriptor. The driver must not watch c, and no operation of c may be in
+// progress.
 func (l *Loop) MarkReadyIfExportingElseDetach(c *engine.Conn) {
 	if c.IsExporting() {
 		l.exporter.markReadyOrCancelExport(c)

@@ -25,7 +25,7 @@ const (
 	maxSpareData  = 256 // maximum capacity of a spare queue in bytes
 )
 
-// mailQueueSet contains requests that the loop has taken from its mailbox and not yet delivered.
+// mailQueueSet contains requests that the loop has taken from its mailbox but has not yet delivered.
 type mailQueueSet struct {
 	unsorted      []engine.QueuedRequest // mail that is not in a queue yet
 	unsortedData  []byte                 // the bytes of unsorted
@@ -140,7 +140,7 @@ func (p *mailQueueSet) requeueOrRelease(queue *connMailQueue) {
 	}
 }
 
-// mailDelayTimer releases output that the mailbox has delayed for Config.WriteDelay.
+// mailDelayTimer is the task that makes the mailbox release output after the delay Config.WriteDelay.
 type mailDelayTimer struct{ loop *Loop }
 
 func (t *mailDelayTimer) nextDue() (at time.Duration, ok bool) {

@@ -57,8 +57,9 @@ type connWalk struct {
 	loopsLeft atomic.Int32 // loops that have not finished
 }
 
-// startConnWalk makes every loop visit its connections. visitFrom visits some connections of a loop, beginning at a
-// slot, and returns the slot at which to continue. onDone is called after the last visit.
+// startConnWalk makes every loop visit its connections, some per iteration. The function visitFrom visits connections
+// of loop l, beginning at slot from. It returns the slot at which the loop continues in a later iteration. onDone is
+// called after all loops have finished.
 func (e *loopEngine) startConnWalk(visitFrom func(l *Loop, from uint32) (next uint32), onDone func()) error {
 	select {
 	case <-e.done:
@@ -112,7 +113,9 @@ func (e *loopEngine) QueueCloseOfPeerConns(exactAddrPort netip.AddrPort) error {
 	return err
 }
 
-// PostToEveryConn implements engine.ConnVisitor. If a loop's mailbox is full, the loop continues in a later turn.
+// PostToEveryConn implements engine.ConnVisitor. If the mailbox of a loop is full, the remaining connections of this
+// loop get the message in a later iteration. No connection misses the message because of a full mailbox, so onDone is
+// called with 0.
 func (e *loopEngine) PostToEveryConn(message *engine.Shared, beforePost func(), onDone func(full int)) error {
 	return e.startConnWalk(func(l *Loop, from uint32) (next uint32) {
 		end := min(from+walkSlotsPerTurn, l.conns.slotCount)

@@ -28,8 +28,8 @@ const (
 	maxTimeOnWorkers   = time.Minute
 )
 
-// handlerPlacer decides whether the handlers of one loop run on the loop or on workers. Only the loop accesses it,
-// except for workerTimes.
+// handlerPlacer decides whether the handlers of one loop run on the loop or on workers. Workers access the field
+// workerTimes. Only the loop accesses the other fields.
 type handlerPlacer struct {
 	loop           *Loop
 	lastTurnSlow   bool
@@ -66,8 +66,9 @@ func (a *handlerPlacer) handleEventsAndMoveIfSlow() (handledAny bool) {
 	return handled
 }
 
-// moveToWorkersAfterSlowTurns counts a slow loop iteration; took is its duration. After several slow iterations in a
-// row, or a very slow one, it moves the handlers to workers. Iterations that only waited for a CPU do not count.
+// moveToWorkersAfterSlowTurns counts a slow loop iteration with the duration took. After several slow iterations in a
+// row, or after a very slow iteration, it moves the handlers to workers. If the iteration was slow only because the
+// thread waited for a CPU, the count starts again at 0.
 func (a *handlerPlacer) moveToWorkersAfterSlowTurns(took, numReads time.Duration, threadUsage sock.ThreadUsage) {
 	if threadUsage.Sleeps == 0 && (threadUsage.CPU < slowTurnTime || threadUsage.CPU < slowReadTime*numReads) {
 		a.slowTurnsInRow = 0
@@ -94,7 +95,7 @@ func (a *handlerPlacer) moveHandlersToWorkers(timePerRead time.Duration) {
 
 func (a *handlerPlacer) nextDue() (at time.Duration, ok bool) { return 0, false }
 
-// runIfDue moves quick handlers from workers back to the loop.
+// runIfDue moves the handlers back from workers to the loop if the handlers have become quick.
 func (a *handlerPlacer) runIfDue(now time.Duration) {
 	switch {
 	case !a.loop.engine.cfg.AutoWorkers:

@@ -108,7 +108,8 @@ func (l *Loop) ForEachConn(visit func(*engine.Conn)) {
 	l.conns.forEachConnInUse(0, l.conns.slotCount, visit)
 }
 
-// AbortConnOrFailDial aborts an open connection or fails a dial. The abort waits while a worker uses the connection.
+// AbortConnOrFailDial aborts an open connection or makes a dial fail. If a worker uses the connection, the connection
+// is aborted when the worker returns it.
 func (l *Loop) AbortConnOrFailDial(c *engine.Conn, reason error) {
 	switch {
 	case c.DriverFlags()&Connecting != 0:
@@ -175,8 +176,8 @@ func (l *Loop) failQueuedDials() {
 	}
 }
 
-// startDelegateOrFailDial starts one dial, or passes it to another loop. If the request queue of that loop is full,
-// needsNoRetry is false, and the caller must try again.
+// startDelegateOrFailDial starts one dial. If this loop is full, it passes the dial to another loop. If the other
+// loop's request queue is full, needsNoRetry is false, and the caller must try again.
 func (l *Loop) startDelegateOrFailDial(request engine.DialRequest) (needsNoRetry bool) {
 	if l.requestedStopStage.Load() >= stageStopping {
 		l.host.NotifyDialFailed(request.Handler, engine.ErrClosed)
@@ -220,7 +221,8 @@ func (l *Loop) startDelegateOrFailDial(request engine.DialRequest) (needsNoRetry
 	return true
 }
 
-// shutdownTimedOutDial shuts down the socket of a dial that has timed out. The kernel then reports a failure.
+// shutdownTimedOutDial shuts down the socket of a dial that has timed out. The driver then notices the end of the dial
+// and calls FinishDial.
 func (l *Loop) shutdownTimedOutDial(c *engine.Conn) {
 	c.SetDriverFlags(c.DriverFlags() | DialTimedOut)
 	sock.Shutdown(c.FD())

@@ -31,8 +31,9 @@ func (p *schedulerCaller) runIfDue(time.Duration) {
 	l.phase.Store(phaseTasks)
 }
 
-// nudgeNowOrByMail calls the handler's Nudged for a connection. If the loop cannot do so now, it posts a request to the
-// mailbox. hadMailSpace is false if the mailbox was full.
+// nudgeNowOrByMail makes a connection call its handler's method Nudged. If another loop or a worker owns the
+// connection, nudgeNowOrByMail posts a request to the owner's mailbox. If that mailbox is full, hadMailSpace is false.
+// In all other cases it is true.
 func (l *Loop) nudgeNowOrByMail(ref engine.Ref) (hadMailSpace bool) {
 	c := ref.ConnOwnedBy(&l.host)
 	if c == nil || c.DriverFlags()&Busy != 0 {

@@ -11,7 +11,8 @@ import (
 // one pipe per loop. The pipe is empty between two calls, so a relay needs neither descriptors nor memory. Bytes that
 // the partner does not accept immediately are read from the pipe and queued like other output.
 
-// readOrSpliceToPartner reads once from c or, in a relay, moves input to the other connection with splice(2).
+// readOrSpliceToPartner reads once from c. If c is part of a relay, it moves the input directly to the other connection
+// with splice(2), if possible.
 func (l *Loop) readOrSpliceToPartner(c *engine.Conn) {
 	partner := c.SpliceTargetIfReady()
 	if partner == nil || !l.driver.CanRead(c) || !l.relayPipe.Open() {

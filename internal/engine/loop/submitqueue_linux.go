@@ -32,7 +32,8 @@ import (
 // poolRetryInterval is the time between two attempts to submit a connection to a full worker pool.
 const poolRetryInterval = time.Millisecond
 
-// throttleTime is how long submissions are throttled after the pool has rejected a connection that must wait.
+// throttleTime is how long submissions to the pool are throttled. Throttling begins when the pool sheds a connection
+// that must wait for a worker.
 const throttleTime = 100 * time.Millisecond
 
 // poolSubmitter is the queue of connections that wait until the worker pool has capacity.
@@ -51,9 +52,10 @@ func (w *poolSubmitter) isThrottled(now time.Duration) bool {
 	return w.lastShedAt > 0 && now-w.lastShedAt < throttleTime
 }
 
-// submitBehindWaitingConns submits waiting connections to the worker pool, and then c. While submissions are throttled,
-// it submits only one waiting connection before c. If the pool rejects a connection, or if others wait and c cannot be
-// shed, it returns an error and does not submit c.
+// submitBehindWaitingConns submits c to the worker pool, unless other connections wait for the pool and c must wait
+// behind them. If c can be shed, c does not wait. In this case, submitBehindWaitingConns first submits the waiting
+// connections, or only one of them while submissions are throttled. It returns an error if c must wait, or if the pool
+// has rejected c or a connection before c.
 func (l *Loop) submitBehindWaitingConns(c *engine.Conn) error {
 	w := &l.submitQueue
 	switch {
@@ -119,9 +121,9 @@ func (w *poolSubmitter) runIfDue(now time.Duration) {
 	w.retryAt = now + poolRetryInterval
 }
 
-// requeueShedAndSubmitWaiting puts connections that the pool has shed at the head of the queue, and submits waiting
-// ones. While submissions are throttled, it submits at most two for each of the numRan connections that workers have
-// run.
+// requeueShedAndSubmitWaiting puts the connections in shed, which the pool has shed, at the head of the queue. It then
+// submits connections from the queue. numRan is the number of connections that workers have run and returned. While
+// submissions are throttled, requeueShedAndSubmitWaiting submits at most 2*numRan connections.
 func (l *Loop) requeueShedAndSubmitWaiting(numRan int, shed []*engine.Conn, now time.Duration) {
 	w := &l.submitQueue
 	if len(shed) > 0 {
@@ -137,7 +139,8 @@ func (l *Loop) requeueShedAndSubmitWaiting(numRan int, shed []*engine.Conn, now 
 	}
 }
 
-// closeWithoutWorker closes a connection that can no longer wait for a worker. stillOwned is false if c has been freed.
+// closeWithoutWorker closes a connection that would need a worker but can no longer wait for one. stillOwned is false
+// if closeWithoutWorker has freed the slot of c.
 func (l *Loop) closeWithoutWorker(c *engine.Conn) (stillOwned bool) {
 	if c.IsClosedDeferred() {
 		c.UndeferClosed()

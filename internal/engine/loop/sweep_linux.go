@@ -67,7 +67,8 @@ const (
 	maxSweepPause   = 16
 )
 
-// adjustExpiringCount adds delta to the number of expiring connections, in total and in the chunk of slot.
+// adjustExpiringCount adds delta to the total number of expiring connections, and to the number of expiring connections
+// in the chunk that contains slot.
 func (s *expirySweeper) adjustExpiringCount(slot uint32, delta int) {
 	s.growToChunkCount(int(slot/chunkSize) + 1)
 	s.expiring[slot/chunkSize] += uint16(delta)
@@ -81,7 +82,8 @@ func (s *expirySweeper) growToChunkCount(chunks int) {
 	}
 }
 
-// markChunkSweptIfDue reports whether the next chunk of connections must be swept now. If so, it records the time.
+// markChunkSweptIfDue reports whether the next chunk of connections must be swept now. If so, it records now as the
+// time of the chunk's last sweep.
 func (s *expirySweeper) markChunkSweptIfDue(now time.Duration) bool {
 	s.growToChunkCount(s.nextChunk + 1)
 	last := &s.sweptAt[s.nextChunk]

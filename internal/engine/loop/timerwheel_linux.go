@@ -8,7 +8,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// timerWheel checks the timers that are due soon. Sweeps add a later timer when it is near.
+// timerWheel checks the timers of connections at the time when they are due. It contains only timers that are due soon.
+// A sweep adds each of the other timers when its time is near.
 type timerWheel struct {
 	loop     *Loop
 	buckets  [timerBuckets][]uint32 // slots; tick t is in bucket t%timerBuckets; Conn.TimerBucket is the index plus 1
@@ -30,7 +31,7 @@ func (w *timerWheel) nextDue() (at time.Duration, ok bool) {
 	return time.Duration(first+int64(skipped)) * engine.TimerTick, true
 }
 
-// runIfDue checks the connections whose timers are due, at most maxSweepActions per call.
+// runIfDue checks the connections whose timers are due. At most maxSweepActions timers act in one call.
 func (w *timerWheel) runIfDue(now time.Duration) {
 	tick := int64(now / engine.TimerTick)
 	for fired := 0; w.doneTick < tick && w.nonEmpty != 0 && fired < maxSweepActions; {
@@ -52,8 +53,8 @@ func (w *timerWheel) runIfDue(now time.Duration) {
 	}
 }
 
-// checkTimerWhenNotBusy checks the timeouts of c, which is in the given bucket. While a worker uses c, the check is
-// deferred. acted reports whether a timeout was due.
+// checkTimerWhenNotBusy checks the timeouts of c. If a worker uses c, the check waits until the worker returns c. If c
+// is no longer in the given bucket, there is no check. acted reports whether a timeout was due.
 func (w *timerWheel) checkTimerWhenNotBusy(c *engine.Conn, bucket uint8, now time.Duration) (acted bool) {
 	switch {
 	case c.FD() < 0 || c.DriverFlags()&(Connecting|ClosePending) != 0:

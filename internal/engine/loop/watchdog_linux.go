@@ -57,8 +57,9 @@ type observedTurn struct {
 	reported  bool
 }
 
-// reportAndMoveIfStuck logs and counts a loop that is stuck in an iteration. With Config.AutoWorkers, it also makes the
-// other loops move their handlers to workers. lastObserved is the iteration seen by the previous call, and is updated.
+// reportAndMoveIfStuck logs and counts the loop if it is stuck in an iteration. With Config.AutoWorkers, it also makes
+// the other loops move their handlers to workers. lastObserved describes the iteration that the previous call has
+// observed. reportAndMoveIfStuck updates it.
 func (l *Loop) reportAndMoveIfStuck(lastObserved *observedTurn) {
 	clock, now := l.host.Clock(), engine.MonotonicNow()
 	if l.asleep.Load() || lastObserved.clock != clock {

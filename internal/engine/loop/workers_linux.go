@@ -13,8 +13,8 @@ import (
 // may access only the driver flags, slot and descriptor of a Busy connection. They defer its events, in order, until
 // the connection returns. The driver does not read from it.
 
-// CallHandlerOrSubmit calls the handler of c or, if handlers run on workers, submits c to the worker pool. stillOwned
-// reports whether the loop still owns c.
+// CallHandlerOrSubmit calls the handler of c. If handlers run on workers, it submits c to the worker pool instead,
+// unless c is part of a relay. stillOwned reports whether the loop still owns c.
 func (l *Loop) CallHandlerOrSubmit(c *engine.Conn) (stillOwned bool) {
 	if !l.host.OnWorkers || c.IsRelayed() {
 		c.MakeDeferredHandlerCalls()
@@ -57,7 +57,7 @@ func (l *Loop) reclaimFromWorker(c *engine.Conn) {
 	c.AbandonTicket()
 }
 
-// DeferUntilWorkerReturns runs the action when the worker that is using c has returned c to the loop.
+// DeferUntilWorkerReturns defers an action on c until the worker that is using c has returned c to the loop.
 func (l *Loop) DeferUntilWorkerReturns(c *engine.Conn, action func()) {
 	l.addDeferredAction(c, deferredAction{do: action})
 }
@@ -180,8 +180,8 @@ func (l *Loop) resumeConnsReturnedByPool() {
 	l.shedConns = l.shedConns[:0]
 }
 
-// resumeReturnedConn resumes a connection that the worker pool has returned. rejection is nil if a worker has run c,
-// and otherwise the reason why the pool rejected c.
+// resumeReturnedConn resumes a connection that the worker pool has returned. If a worker has run c, rejection is nil.
+// Otherwise, rejection is the reason why the pool rejected c.
 func (l *Loop) resumeReturnedConn(c *engine.Conn, rejection error) {
 	l.reclaimFromWorker(c)
 	c.AddDroppedAndScheduleMissed(l.missedBroadcasts[c])

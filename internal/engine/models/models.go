@@ -17,8 +17,8 @@ func All() []engine.Model {
 	return []engine.Model{goroutine.Model, epoll.Model, uring.Model}
 }
 
-// BestAvailable returns the most preferred model that can run on this machine. preferredErr is the reason why the most
-// preferred model cannot run, or nil if it can.
+// BestAvailable returns the most preferred model among those that can run on this machine. If m is not the most
+// preferred of all models, preferredErr is the reason why that model cannot run. Otherwise, preferredErr is nil.
 func BestAvailable() (m engine.Model, preferredErr error) {
 	all := All()
 	preferredErr = all[len(all)-1].Available()
@@ -60,9 +60,9 @@ func FindAvailable(nameOrAuto string) (engine.Model, error) {
 	return engine.Model{}, fmt.Errorf("unknown I/O model %q; expected one of %s", nameOrAuto, expected)
 }
 
-// StartWithFallback starts model m. If m fails to start and required is false, it tries the less preferred models that
-// use event loops. The result used is the model that runs. If it is not m, fallbackReason is the error of m. If no
-// model starts, err is the error of m.
+// StartWithFallback starts an engine with model m. If m fails to start and required is false, it tries the less
+// preferred models that use event loops. used is the model of the started engine. If another model than m was started,
+// fallbackReason is the error with which m failed. If no model starts, err is this error.
 //
 // The fallback fails if cfg contains open listener sockets, because the failed start closes them.
 func StartWithFallback(m engine.Model, required bool, cfg engine.Config) (e engine.Engine, used engine.Model, fallbackReason, err error) {

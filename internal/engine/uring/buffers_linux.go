@@ -15,7 +15,8 @@ const (
 	initialBuffers = 8
 )
 
-// bufferEntry is the kernel's struct io_uring_buf. In the first entry, the field tail is the tail of the whole ring.
+// bufferEntry is the kernel's struct io_uring_buf, an entry of a buffer ring. The field tail is used only in the first
+// entry, where it is the tail of the whole ring.
 type bufferEntry struct {
 	addr uint64
 	len  uint32
@@ -87,7 +88,8 @@ func (p *bufferRing) close() {
 	_ = unix.Munmap(p.memory)
 }
 
-// provideMoreBuffers doubles the number of buffers in the ring. It returns false if there already are maxBuffers.
+// provideMoreBuffers doubles the number of buffers in the ring. The first call provides initialBuffers buffers. If the
+// ring already contains maxBuffers buffers, provideMoreBuffers returns false.
 func (p *bufferRing) provideMoreBuffers() (more bool) {
 	more = p.provided < maxBuffers
 	for limit := min(max(initialBuffers, 2*p.provided), maxBuffers); p.provided < limit; p.provided++ {
@@ -125,8 +127,8 @@ func (p *bufferRing) completionFilledBuffer(completion cqe) bool {
 	return completion.res == bufferSize
 }
 
-// releaseReceived marks the bytes of a completion as consumed. If the kernel will not continue to fill the buffer, it
-// returns the buffer to the kernel.
+// releaseReceived marks the received bytes of a completion as consumed. If the kernel will append further bytes to the
+// same buffer, the kernel keeps the buffer. Otherwise, releaseReceived provides the buffer to the kernel again.
 func (p *bufferRing) releaseReceived(completion cqe) {
 	id := uint16(completion.flags >> bufferBits)
 	if p.incremental && completion.flags&cqeBufMore != 0 {
@@ -137,8 +139,8 @@ func (p *bufferRing) releaseReceived(completion cqe) {
 	p.publishTail()
 }
 
-// returnPagesToOS returns the memory of the buffers to the operating system until the next use. No receive may be in
-// progress, and all completions must have been handled.
+// returnPagesToOS returns the memory of all buffers to the operating system. The buffers stay usable and get memory
+// again when they are used. No receive may be in progress, and all completions must have been handled.
 func (p *bufferRing) returnPagesToOS() {
 	if !p.used {
 		return

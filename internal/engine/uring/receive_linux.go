@@ -37,7 +37,8 @@ func (d *driver) deliverOrDeferRecvCompletion(c *engine.Conn, completion cqe) {
 	}
 }
 
-// multishotMax is the limit in bytes for multishot receives. A receive of this size or more counts as large.
+// multishotMax is the limit in bytes below which a receive counts as small. Multishot receives are used only for
+// connections whose last receive was small.
 const multishotMax = 8 << 10
 
 func (d *driver) chooseReceiveModeBySize(c *engine.Conn, completion cqe) {
@@ -94,8 +95,8 @@ func (d *driver) cancelInputOps(c *engine.Conn) {
 // CanRead reports whether ReadOnce may read from c. It returns false while c is closing or has a receive in progress.
 func (d *driver) CanRead(c *engine.Conn) bool { return c.DriverFlags()&(closing|receiving) == 0 }
 
-// ReadOnce makes one receive call on c and delivers the received bytes. If CanRead returns false, it does nothing, to
-// keep the received bytes in order.
+// ReadOnce makes one receive call on c and delivers the received bytes. If CanRead returns false, ReadOnce does
+// nothing, because the bytes could overtake those of the receive in progress.
 func (d *driver) ReadOnce(c *engine.Conn) (gotBytes bool) {
 	if !d.CanRead(c) {
 		return false

@@ -255,7 +255,8 @@ func (r *ring) handleEnterResult(submitted uintptr, errno syscall.Errno) {
 	}
 }
 
-// enterAndWait passes queued submissions to the kernel and waits for a completion. A negative timeout means no limit.
+// enterAndWait passes queued submissions to the kernel and waits for a completion, for at most timeout. A negative
+// timeout means no limit.
 func (r *ring) enterAndWait(timeout time.Duration) {
 	atomic.StoreUint32(r.sqTail, r.tail)
 	r.arg = waitArg{}

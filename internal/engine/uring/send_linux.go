@@ -54,8 +54,8 @@ func (d *driver) submitSend(c *engine.Conn) {
 	s.user = tagSend | uint64(c.Slot())
 }
 
-// sendFilePartBySyscall sends the next part of c's first queued file. If the kernel accepts no more, it submits a poll
-// for writability.
+// sendFilePartBySyscall sends the next part of c's first queued file. If the kernel cannot accept more output at
+// present, it submits a poll that completes when c is writable.
 func (d *driver) sendFilePartBySyscall(c *engine.Conn) {
 	// A system call, because io_uring has no sendfile operation.
 	if d.loop.SendNextFilePart(c, sock.SendFileOnBlockingSocket); c.WantsWritable() {
@@ -64,8 +64,9 @@ func (d *driver) sendFilePartBySyscall(c *engine.Conn) {
 	}
 }
 
-// queueHeartbeat queues the message for c, or sends it immediately if too many completions are pending. The message
-// must not change until submitAndCheckHeartbeats is called. accepted is the number of bytes queued or sent.
+// queueHeartbeat queues a send of the message on c. If too many completions are pending, it sends the message
+// immediately instead. The message must not change until submitAndCheckHeartbeats is called. accepted is the number of
+// bytes that were queued or sent.
 func (d *driver) queueHeartbeat(c *engine.Conn, message []byte) (accepted int) {
 	if d.ring.completionCount() > cqEntries/2 {
 		return sock.SendBuffers(c.FD(), message, nil)

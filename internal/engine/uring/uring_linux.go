@@ -38,7 +38,7 @@ var Model = engine.Model{
 	},
 }
 
-// probeRing returns an error if the kernel does not support what a loop needs.
+// probeRing returns an error if the kernel does not support the io_uring features that a loop uses.
 func probeRing() (err error) {
 	sock.RunOnNewThread(func() {
 		var r *ring
@@ -58,7 +58,8 @@ func probeRing() (err error) {
 	return err
 }
 
-// completionsPerTurn is the maximum number of completions that the loop handles per iteration.
+// completionsPerTurn is the maximum number of completions that the loop handles per iteration. A completion of a send
+// takes little time and counts only as a quarter.
 const completionsPerTurn = 64 // short iterations let AutoWorkers detect slow handlers early
 
 const maxDeferredPerRound = 4 * completionsPerTurn
@@ -133,9 +134,9 @@ func (d *driver) WatchListener(listenerFD int32) { d.listenerPoll.Add(listenerFD
 
 func (d *driver) UnwatchListener(listenerFD int32) { d.listenerPoll.Remove(listenerFD) }
 
-// HandleEvents handles completions in rounds. A round contains the completions that are available when it starts. Later
-// completions wait for the next round, so that busy connections cannot starve others. moreLeft reports whether
-// completions of the round are left.
+// HandleEvents handles some of the completions of the current round. A round consists of the completions that are
+// available when it starts. Later completions wait for the next round, so that busy connections cannot starve others.
+// moreLeft reports whether the round has unhandled completions.
 func (d *driver) HandleEvents() (handled, moreLeft bool) {
 	switch {
 	case d.roundLeft == 0:
@@ -158,8 +159,8 @@ func (d *driver) runKernelWorkAndStartRound() {
 	d.roundLeft = d.ring.completionCount()
 }
 
-// WaitForEvents waits for a completion, but not longer than the limit. If no receive is in progress, it first returns
-// the memory of the receive buffers to the operating system.
+// WaitForEvents waits for a completion, or until the duration limit has passed. A negative limit means no limit. If no
+// receive is in progress, WaitForEvents first returns the memory of the receive buffers to the operating system.
 func (d *driver) WaitForEvents(limit time.Duration) {
 	if d.pendingReceives == 0 && d.ring.completionCount() == 0 {
 		d.buffers.returnPagesToOS()
@@ -241,9 +242,9 @@ func (d *driver) handleInputOrConnectPoll(c *engine.Conn) {
 	}
 }
 
-// To cancel a receive, the kernel searches among the receives of all connections. Therefore, only connections with
-// frequent input get receives, and keep them for some time. Others get polls, which also take less memory while they
-// are silent.
+// These limits select between receives and polls. A connection gets receives while it has frequent input, and otherwise
+// polls. To cancel a receive, the kernel searches among the receives of all connections, so receives should be few and
+// should be kept for some time. For a silent connection, a poll also takes less memory than a receive.
 const (
 	frequentInput = 200 * time.Millisecond // maximum time between two inputs before a connection gets a receive
 	maxSilence    = 2 * time.Second        // time without input after which a sweep cancels the receive
@@ -264,7 +265,8 @@ func (d *driver) readOrSubmitReceiveIfFrequent(c *engine.Conn) {
 	d.PerformActions(c) // submits a receive if the connection has frequent input and is not queued
 }
 
-// WatchForInputOrConnect submits a poll of c for input or, while c is being dialled, for writability.
+// WatchForInputOrConnect submits a poll that completes when c has input. If c is being dialled, the poll completes when
+// the dial has ended.
 func (d *driver) WatchForInputOrConnect(c *engine.Conn) syscall.Errno {
 	events := uint32(unix.POLLIN)
 	if c.DriverFlags()&loop.Connecting != 0 {
@@ -332,8 +334,8 @@ func (d *driver) PerformActions(c *engine.Conn) {
 	}
 }
 
-// closeOrShutToEndOps closes c. If operations on c are in progress, it only shuts down the socket, which ends the
-// operations. c is closed after the last operation.
+// closeOrShutToEndOps closes c. If operations on c are in progress, it only shuts down the socket, so that the
+// operations end. When the last operation has ended, the driver calls closeOrShutToEndOps again.
 func (d *driver) closeOrShutToEndOps(c *engine.Conn) {
 	armed := c.DriverFlags()
 	switch {
@@ -356,7 +358,7 @@ func (d *driver) shutdownOrResetKeepingFD(c *engine.Conn) {
 	}
 }
 
-// updateInputWatch starts a receive or a poll if c wants input, and otherwise cancels a receive in progress.
+// updateInputWatch starts a receive or a poll if c wants input. If c wants no input, it cancels a receive in progress.
 func (d *driver) updateInputWatch(c *engine.Conn) {
 	d.loop.UpdateExpiryTracking(c)
 	armed := c.DriverFlags()

@@ -11,7 +11,7 @@ import (
 
 const maxPendingDials = 1024
 
-// Dial starts d.Count simulated dials. The test answers each dial with AcceptDial or RefuseDial.
+// Dial starts d.Count simulated dials and does not wait. The test answers each dial with AcceptDial or RefuseDial.
 func (e *Engine) Dial(d engine.DialRequest) error {
 	if err := d.Validate(); err != nil {
 		return err
@@ -69,8 +69,8 @@ func (e *Engine) RefuseDial(err error) (ok bool) {
 	return true
 }
 
-// CopyHandlerStateTo copies the handler's state to another engine. It does nothing unless this engine's configuration
-// has SaveState and the other engine's has RestoreState.
+// CopyHandlerStateTo copies the handler's state to another engine. It calls SaveState of this engine's configuration
+// and RestoreState of the other's. If either function is nil, CopyHandlerStateTo does nothing.
 func (e *Engine) CopyHandlerStateTo(to *Engine) error {
 	if e.cfg.SaveState == nil || to.cfg.RestoreState == nil {
 		return nil

@@ -139,7 +139,8 @@ func (e *Engine) wakeTester() {
 	}
 }
 
-// updateRequestsAndWake calls the function update with e.mu held, and then wakes the test.
+// updateRequestsAndWake calls the function update with e.mu held. If update succeeds, updateRequestsAndWake wakes the
+// test.
 func (e *Engine) updateRequestsAndWake(update func(*pendingRequests) error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -206,14 +207,15 @@ func (e *Engine) PostToEveryConn(s *engine.Shared, beforePost func(), onDone fun
 
 type stopWithinKey struct{}
 
-// ContextForStopWithin returns a context with which Stop returns immediately. The engine then closes all remaining
-// connections after d of virtual time. If d is 0, the engine waits for them without limit.
+// ContextForStopWithin returns a context for Stop. With this context, Stop returns immediately. Connections that are
+// still open after d of virtual time are then closed. If d is 0, there is no limit of the time for which connections
+// may stay open.
 func ContextForStopWithin(d time.Duration) context.Context {
 	return context.WithValue(context.Background(), stopWithinKey{}, d)
 }
 
-// Stop implements engine.Engine. With a context from ContextForStopWithin, it returns immediately. With any other
-// context, it blocks until the engine has ended, and the test must run the engine on another goroutine.
+// Stop implements engine.Engine. If ctx is from ContextForStopWithin, Stop returns immediately. With any other context,
+// Stop blocks until the engine has ended. While Stop is blocked, the test must run the engine on another goroutine.
 func (e *Engine) Stop(ctx context.Context) error {
 	within, begin := ctx.Value(stopWithinKey{}).(time.Duration)
 	_ = e.updateRequestsAndWake(func(w *pendingRequests) error { // fails only if the engine has ended
@@ -363,7 +365,8 @@ func (e *Engine) DoAndRunUntilIdle(f func()) {
 func (e *Engine) Wakeups() <-chan struct{} { return e.wake }
 
 // AdvanceClockAndRunDue advances the clock by d and runs timers and timeouts in order of time. It must be called within
-// DoAndRunUntilIdle. If d is negative or exceeds maxAdvance, it returns false and does nothing.
+// DoAndRunUntilIdle. maxAdvance is the maximum for d. If d is negative or exceeds maxAdvance, AdvanceClockAndRunDue
+// does nothing and returns false.
 func (e *Engine) AdvanceClockAndRunDue(d time.Duration) (inRange bool, maxAdvance time.Duration) {
 	end := e.now + d
 	if maxAdvance = startTime + MaxTime - e.now; d < 0 || d > maxAdvance {

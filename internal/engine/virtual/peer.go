@@ -9,11 +9,12 @@ import (
 	"github.com/myriad-go/myriad/internal/engine/layers"
 )
 
-// MaxInFlight is the maximum number of bytes in flight in each direction of a simulated connection. At this limit, a
-// Peer accepts no more output until the test has read some.
+// MaxInFlight is the maximum number of bytes in flight in each direction of a simulated connection. If a Peer has
+// received this number of bytes, it accepts no more until the test discards some.
 const MaxInFlight = 16 << 20
 
-// Peer simulates the remote end of a connection and both kernels. Call its methods within Engine.DoAndRunUntilIdle.
+// Peer simulates the remote end of a connection and the kernels at both ends. Call the methods of a Peer within
+// Engine.DoAndRunUntilIdle.
 type Peer struct {
 	engine  *Engine
 	conn    engine.Conn
@@ -31,7 +32,8 @@ type Peer struct {
 	mailboxClosed bool // the mailbox is closed and no longer visited; guarded by Engine.mu
 }
 
-// Connect adds a peer at peerAddr; a zero peerAddr means a unix socket. After Stop, it fails with ECONNREFUSED.
+// Connect adds a peer that connects from the address peerAddr. A zero peerAddr means a connection over a unix socket.
+// After Stop, Connect returns ECONNREFUSED.
 func (e *Engine) Connect(peerAddr netip.AddrPort) (*Peer, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -56,8 +58,8 @@ func (e *Engine) bindAndAppendPeerLocked(p *Peer, listener int) {
 	e.peers = append(e.peers, p)
 }
 
-// Send sends b from the peer to the connection. It fails if more than MaxInFlight bytes would be in flight, and with
-// EPIPE if the peer's sending direction or the connection has ended.
+// Send sends b from the peer to the connection. If the peer's sending direction or the connection has ended, Send
+// returns EPIPE. If more than MaxInFlight bytes would be in flight, Send returns an error and sends nothing.
 func (p *Peer) Send(b []byte) error {
 	switch {
 	case p.done || p.inputEnded:
@@ -81,13 +83,13 @@ func (p *Peer) Reset() {
 }
 
 // SetReceiveWindow makes the peer accept maxBytes more bytes. If maxBytes is negative, the peer accepts any number of
-// bytes and closes its end after reading EOF.
+// bytes. The peer then also reads an EOF of the connection, and answers by ending its own sending direction.
 func (p *Peer) SetReceiveWindow(maxBytes int) {
 	p.window = maxBytes
 	p.inputEnded = p.inputEnded || p.shut && maxBytes < 0
 }
 
-// IsDialled reports whether the server has dialled the connection.
+// IsDialled reports whether the server has dialled this peer. Otherwise, the peer has connected to the server.
 func (p *Peer) IsDialled() bool { return p.conn.IsDialled() }
 
 // HasTLS reports whether the server's end of the connection has completed a TLS handshake.
@@ -108,8 +110,8 @@ func (p *Peer) DiscardReceived(count int) {
 // Closed returns the close reason. ok reports whether the connection was closed or rejected.
 func (p *Peer) Closed() (reason error, ok bool) { return p.closeReason, p.done }
 
-// PausedAtHighWater reports whether too much unsent output has paused reading. Reading pauses above highWater and
-// resumes at lowWater; both are in unsent bytes.
+// PausedAtHighWater reports whether the server does not read from the connection because too much output is unsent.
+// Reading pauses when more than highWater bytes are unsent, and resumes when at most lowWater bytes are unsent.
 func (p *Peer) PausedAtHighWater() (highWater, lowWater int, ok bool) {
 	c, l := &p.conn, p.engine.cfg.Limits
 	return l.HighWater, l.LowWater, c.IsOpen() && !c.IsClosing() && c.IsPaused() && !c.IsReadPaused() && c.UnsentAndDroppedBytes() > l.LowWater
@@ -219,7 +221,8 @@ func (p *Peer) reportWritableOrReadOnce() (acted bool) {
 	return true
 }
 
-// handleMailbox handles the requests in the peer's mailbox, except requests that are added meanwhile.
+// handleMailbox handles the requests that are in the connection's mailbox at the time of the call. Requests that are
+// added during the call stay in the mailbox.
 func (p *Peer) handleMailbox() (acted bool) {
 	if due, ok := p.mailbox.EnsureDelayEnd(&p.engine.host); ok && (p.engine.draining || due <= p.engine.now) {
 		p.mailbox.ReleaseDelayed()
