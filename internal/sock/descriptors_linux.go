@@ -2,11 +2,12 @@ package sock
 
 import "golang.org/x/sys/unix"
 
-// spareDescriptors is the number of descriptors that stay free for files during a handover of connections.
+// spareDescriptors is the number of descriptors that must stay free for files while a process takes over connections.
 const spareDescriptors = 32
 
-// DescriptorLimitShortfall returns how far the descriptor limit is too low for the needed further descriptors plus
-// spareDescriptors. It returns 0 if the limit suffices, or if the use is unknown (before Linux 6.2).
+// DescriptorLimitShortfall returns by how much the process's descriptor limit must grow before needed more descriptors
+// can be opened. The calculation leaves spareDescriptors descriptors free. If the limit suffices, the result is 0. The
+// result is also 0 before Linux 6.2, because the number of open descriptors is then unknown.
 func DescriptorLimitShortfall(needed int) int {
 	var table unix.Stat_t
 	soft, _, limited := DescriptorLimit()
