@@ -35,9 +35,9 @@ type controller struct {
 	slack       float64 // share of recent periods, from 0 to 1, without waiting or rejected jobs
 }
 
-// Periods of the controller, in nanoseconds. While jobs wait, the controller ticks every fastPeriod, and it continues
-// to do so until no job has waited for stayFast. While jobs run but none wait, it ticks every slowPeriod. While no jobs
-// run, it ticks every trimPeriod, until only Config.Min workers remain.
+// Periods of the controller, in nanoseconds. The controller ticks every fastPeriod while jobs wait, and for the time
+// stayFast afterwards. While jobs run but none wait, it ticks every slowPeriod. While no jobs run, it ticks every
+// trimPeriod, until only Config.Min workers remain.
 const (
 	fastPeriod   = int64(time.Millisecond)
 	slowPeriod   = int64(50 * time.Millisecond)

@@ -8,7 +8,8 @@ import (
 	"sync/atomic"
 )
 
-// Job is a unit of work. A Job can implement [Dropper] to be notified if it will not run.
+// Job is a unit of work. A Job that also implements [Dropper] is notified if the pool has accepted it but will not run
+// it.
 type Job interface {
 	// Run is called at most once, on a worker. ctx ends when the context of the submission ends or when [Pool.Close]
 	// stops waiting for running jobs. It may also end when Run returns.

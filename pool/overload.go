@@ -2,8 +2,7 @@ package pool
 
 import "sync/atomic"
 
-// overload is the overload state of a pool. Comments in this package call a job overdue if it has waited longer than
-// target.
+// overload is the overload state of a pool. A job that has waited longer than target is called overdue.
 type overload struct {
 	target                atomic.Int64 // set by the controller
 	interval              int64

@@ -131,11 +131,11 @@ func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
 	return dropped, err
 }
 
-// Block calls f, which may wait for a long time. Call Block only within a job. f must not wait for other jobs of the
-// pool. For example, f may wait for a slow client.
+// Block calls f, which may wait for a long time. Call Block only within a job. f may, for example, wait for a slow
+// client. f must not wait for other jobs of the pool.
 //
 // While f runs, the job does not count towards [Config].Max, so the pool can start another worker. The pool does not
-// limit the number of jobs in Block. The caller must limit it.
+// limit the number of jobs in Block, so the caller must limit it.
 func (p *Pool) Block(f func()) {
 	p.blocked.Add(1)
 	defer p.blocked.Add(-1)
@@ -209,7 +209,8 @@ func (p *Pool) callPanickedHandlerIfSet(v any) {
 	}
 }
 
-// Stats contains statistics of a pool. Numbers described with "now" are current; all others count events since New.
+// Stats contains statistics of a pool. Numbers whose description contains "now" are current. All other numbers count
+// events since New.
 type Stats struct {
 	// Workers is the number of workers now, and Idle the number of them without a job. Limit is the current maximum.
 	Workers, Idle, Limit int
@@ -296,8 +297,8 @@ func (h *Histogram) Mean() time.Duration {
 	return h.Sum / time.Duration(h.Count)
 }
 
-// Quantile returns an upper bound of the q-quantile of the durations, for q from 0 to 1. If the quantile is more than 1
-// µs, the bound is at most twice the quantile. If there are no durations, the result is 0.
+// Quantile returns an upper bound of the q-quantile of the durations, for q from 0 to 1. For a quantile above 1 µs, the
+// bound is at most twice the quantile. If there are no durations, the result is 0.
 func (h *Histogram) Quantile(q float64) time.Duration {
 	return histogram.QuantileUpperBound(h.Buckets[:], q)
 }

@@ -102,8 +102,8 @@ func (s *shard) dequeue(takeNewest bool, dst *queuedTask) {
 }
 
 // dequeueOrShedOverdue removes the next job from the shard and stores it in *dst. During an overload, it also removes
-// overdue jobs and adds them to *shed. If the shard is empty or *shed is full, it returns false. If *shed is full, the
-// caller must empty it and try again.
+// overdue jobs, which have waited longer than the overload target, and adds them to *shed. If the shard is empty or
+// *shed is full, it returns false. If *shed is full, the caller must empty it and try again.
 func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (dequeued bool) {
 	s.updateOverloadAndShedOverdue(now, shed)
 	if s.Len() == 0 {
@@ -123,8 +123,9 @@ func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (
 	return true
 }
 
-// updateOverloadAndShedOverdue starts an overload if the shard has had overdue jobs for at least overload.interval.
-// During an overload, it removes overdue jobs from the shard and adds them to *shed.
+// updateOverloadAndShedOverdue starts an overload if the shard has contained overdue jobs for the time
+// overload.interval without a break. Overdue jobs have waited longer than the overload target. During an overload, it
+// removes overdue jobs from the shard and adds them to *shed.
 func (s *shard) updateOverloadAndShedOverdue(now int64, shed *[]Task) {
 	o, target := s.overload, s.overload.target.Load()
 	if s.Len() == 0 || now-s.Front().submittedAt <= target {

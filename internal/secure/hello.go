@@ -17,8 +17,8 @@ type helloScanner struct {
 	header     [4]byte // the first bytes of the message: type and length
 }
 
-// scanHello reports whether in contains a complete ClientHello. in must begin with all the bytes of the previous call
-// and may have further bytes after them.
+// scanHello reports whether the input contains a complete ClientHello. The input must begin with the whole input of the
+// previous call and may continue with further bytes.
 func (h *helloScanner) scanHello(in []byte) (complete bool, _ error) {
 	if err := checkTLSPrefix(in); err != nil {
 		return false, err

@@ -32,8 +32,8 @@ func (againError) Temporary() bool { return true }
 var errHandshaking = errors.New("secure: the handshake is not complete; wait until AdvanceHandshake reports that it is")
 
 // Session is one end of a TLS connection. It does no I/O: its owner receives and sends the ciphertext. The owner passes
-// received ciphertext to FeedHandshake during the handshake, and to Read after the handshake. The session passes
-// ciphertext to send to Owner.Emit. No method blocks.
+// received ciphertext to FeedHandshake during the handshake, and to Read after the handshake. The session calls
+// Owner.Emit with the ciphertext that the owner must send. No method blocks.
 type Session struct {
 	tls   *tls.Conn // nil when closed
 	owner Owner
@@ -235,8 +235,8 @@ func (s *Session) Write(plaintext []byte) error {
 	return err
 }
 
-// CloseWrite passes a close_notify alert to Owner.Emit, which tells the peer that no more data follows. Reading is
-// still possible. Further calls have no effect.
+// CloseWrite sends a close_notify alert, like all output, with Owner.Emit. The alert tells the peer that no more data
+// follows. Reading is still possible. Further calls have no effect.
 func (s *Session) CloseWrite() error {
 	switch {
 	case !s.isOpen:

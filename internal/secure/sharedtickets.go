@@ -31,8 +31,8 @@ const SharedTicketKeysSize = int(unsafe.Sizeof(ticketPage{}))
 // maxTicketReads is how often a read of the keys is tried while another process changes the keys.
 const maxTicketReads = 1000
 
-// NewSharedTicketKeys returns the keys that are stored in memory. memory must be aligned to 8 bytes and have at least
-// SharedTicketKeysSize bytes. The first process must pass memory that contains only zeros.
+// NewSharedTicketKeys returns the keys that are stored in the given memory. The memory must be aligned to 8 bytes and
+// have at least SharedTicketKeysSize bytes. Before its first use, it must contain only zeros.
 func NewSharedTicketKeys(memory []byte) *SharedTicketKeys {
 	return &SharedTicketKeys{(*ticketPage)(unsafe.Pointer(&memory[:SharedTicketKeysSize][0]))}
 }

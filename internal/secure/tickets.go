@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TicketKeyRing holds the session ticket keys of a server. Another process can inherit the keys, so that clients can
-// resume their TLS sessions there. A key encrypts tickets for at most a day and decrypts tickets for a week. A
+// TicketKeyRing holds the session ticket keys of a server. If another process inherits the keys, clients can resume
+// their TLS sessions in that process. A key encrypts tickets for at most a day and decrypts tickets for a week. A
 // TicketKeyRing is safe for concurrent use.
 type TicketKeyRing struct {
 	cfg     *tls.Config

@@ -5,9 +5,10 @@ import "golang.org/x/sys/unix"
 // spareDescriptors is the number of descriptors that must stay free for files while a process takes over connections.
 const spareDescriptors = 32
 
-// DescriptorLimitShortfall returns by how much the process's descriptor limit must grow before needed more descriptors
-// can be opened. The calculation leaves spareDescriptors descriptors free. If the limit suffices, the result is 0. The
-// result is also 0 before Linux 6.2, because the number of open descriptors is then unknown.
+// DescriptorLimitShortfall returns how many descriptors the process lacks if it must open more descriptors. The
+// argument needed is the number of descriptors to open. In addition, spareDescriptors descriptors must stay free. If
+// the process's descriptor limit suffices, the result is 0. Before Linux 6.2, the result is also 0, because the number
+// of open descriptors is unknown.
 func DescriptorLimitShortfall(needed int) int {
 	var table unix.Stat_t
 	soft, _, limited := DescriptorLimit()

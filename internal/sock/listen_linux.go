@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Parameters of TCP keepalive. The idle time is longer than in package net, where a million silent connections cause
-// 67,000 probes per second.
+// Parameters of TCP keepalive. The idle time is longer than package net's default, with which a million silent
+// connections would cause 67,000 probes per second.
 const (
 	keepaliveIdle     = 120 // seconds
 	keepaliveInterval = 15  // seconds

@@ -45,8 +45,8 @@ func SetNonblockTemporarily(blockingFDs ...int32) (setBlocking func()) {
 	}
 }
 
-// SendBuffers sends first and then rest, in one system call and without blocking. It returns the number of bytes sent,
-// or 0 after an error. first must not be empty. rest may contain at most 63 buffers.
+// SendBuffers sends the buffer first and then the buffers in rest, in one system call and without blocking. It returns
+// the number of bytes sent, or 0 after an error. first must not be empty. rest may contain at most 63 buffers.
 func SendBuffers(fd int32, first []byte, rest [][]byte) (sentOrZero int) {
 	if len(rest) > 0 {
 		return sendmsgBuffers(fd, first, rest)

@@ -42,9 +42,9 @@ func (s *Supervisor) tryEnqueueRelayFrame(frame []byte, stopped <-chan struct{})
 	}
 }
 
-// requestPauseStateResend is called when a new worker has begun to serve. It makes the relay send the current pause or
-// resume command to all workers again, because the new worker has not received it. If the queue is full, it waits for
-// space until the new worker, unlessEnded, ends or the supervisor drains.
+// requestPauseStateResend makes the relay send the current pause or resume command to all workers again. Call it when a
+// new worker has begun to serve, because the new worker has not received the command. If the queue is full, it waits
+// for space until the supervisor drains or the new worker has ended. The argument unlessEnded is the new worker.
 func (s *Supervisor) requestPauseStateResend(unlessEnded process) {
 	select {
 	case s.messages <- nil:

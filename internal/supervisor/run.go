@@ -201,9 +201,9 @@ type broadcaster struct {
 	lastWait time.Time // when it last waited for space in the engine
 }
 
-// broadcastRetryingBriefly sends p to this worker's connections. If the engine is full, it retries for up to
-// controlTimeout. After such a wait, it does not retry again for writeTimeout, because the supervisor's commands wait
-// meanwhile.
+// broadcastRetryingBriefly sends p to this worker's connections. If the engine is full, it tries again for up to
+// controlTimeout. After it has done so, it does not try again for writeTimeout, because the supervisor's other commands
+// must wait for it.
 func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
 	err := b.engine.BroadcastToAllWorkers(p)
 	if errors.Is(err, engine.ErrFull) && time.Since(b.lastWait) > writeTimeout {

@@ -56,7 +56,7 @@ func (c *Conn) Send(text string) {
 	}
 }
 
-// Expect reads as many bytes as want has. If the bytes differ from want, it fails the test.
+// Expect reads len(want) bytes. If the bytes differ from want, it fails the test.
 func (c *Conn) Expect(want string) {
 	c.t.Helper()
 	got := make([]byte, len(want))

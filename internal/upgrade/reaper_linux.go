@@ -153,9 +153,8 @@ func (k *Reaper) readReportsAndServingPID() int {
 	}
 }
 
-// waitReportedExitError waits until a process has reported that the process with the given PID has exited. It returns
-// nil if the exit status is 0. It returns an error for any other status, or if no report arrives within
-// exitReportTimeout.
+// waitReportedExitError waits for the report of the exit status of the process with the given PID. It returns nil if
+// the exit status is 0. It returns an error for any other status, or if no report arrives within exitReportTimeout.
 func (k *Reaper) waitReportedExitError(pid int) error {
 	for end := time.Now().Add(exitReportTimeout); ; {
 		k.readReportsAndServingPID()

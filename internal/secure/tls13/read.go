@@ -211,8 +211,8 @@ func (c *Conn) handleHandshakeMessages(out Output, content []byte) error {
 	return nil
 }
 
-// handleKeyUpdate changes the key for receiving. If the peer has requested it, handleKeyUpdate also sends a KeyUpdate
-// and changes the key for sending.
+// handleKeyUpdate changes the key for receiving. If the peer has requested an answer, handleKeyUpdate also sends a
+// KeyUpdate and changes the key for sending.
 func (c *Conn) handleKeyUpdate(out Output, body []byte) error {
 	switch {
 	case len(body) > 1: // a key changes only between records: RFC 8446, section 5.1
