@@ -157,14 +157,14 @@ func (p *Pool) hasCapacity() bool {
 	return p.canWakeOrStartWorker() || slices.ContainsFunc(p.shards, func(s *shard) bool { return !s.full.Load() })
 }
 
-// isFull reports whether the pool cannot accept a job now. It takes no locks. If it cannot be sure, it returns false.
+// isFull reports whether the pool would reject a job now. If this is not certain, it returns false. It takes no locks.
 func (p *Pool) isFull() bool {
 	return p.searching.Load() == 0 && p.cfg.Queue > 0 && !p.hasCapacity() && !p.isClosed()
 }
 
-// shardByStackAddress returns the index of the shard that the calling goroutine should use. The index is derived from
-// the address of the goroutine's stack. It is therefore usually the same for all calls of a goroutine, and different
-// for different goroutines.
+// shardByStackAddress returns the index of the shard that the calling goroutine should use. It derives the index from
+// the address of the goroutine's stack, so that different goroutines are spread over the shards. The index is usually
+// the same for all calls of a goroutine.
 func (p *Pool) shardByStackAddress() int {
 	var here byte
 	return int(uint64(uintptr(unsafe.Pointer(&here))>>11) * 0x9E3779B97F4A7C15 >> p.shift)

@@ -18,12 +18,14 @@ var errStalled = errors.New("secure: the client stalled the handshake for a seco
 const DefaultMaxHandshakes = 4096
 
 // HandshakeLimiter limits the number of running TLS handshakes, and the number of handshakes that use the CPU at the
-// same time. Further handshakes wait in an unlimited FIFO queue. A waiting handshake has no goroutine. A
+// same time. Further handshakes wait in an unlimited FIFO queue. A queued handshake has no goroutine. A
 // HandshakeLimiter is safe for concurrent use.
 //
-// If handshakes are queued, a server's handshake fails once it has waited a second for input from its client. A process
-// needs separate limiters for its servers and its clients. With a common limiter, the clients' handshakes could take
-// all the slots of the servers' handshakes.
+// If handshakes are queued, the limiter ends running server handshakes that have waited a second or more for input from
+// their clients. It ends at most one for each queued handshake.
+//
+// A process needs separate limiters for its servers and its clients. With a common limiter, the clients' handshakes
+// could prevent the servers' handshakes from running.
 type HandshakeLimiter struct {
 	cpuTokens  chan struct{} // one element for each handshake that computes
 	goroutines sync.WaitGroup

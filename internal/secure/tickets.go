@@ -41,7 +41,7 @@ const (
 
 // NewTicketKeyRingIfShareable returns a ring with inheritedKeys, which are the keys of another process, and sets the
 // keys in cfg. If all inherited keys are a day old or older, or if there are none, it generates a new key. Nothing else
-// may use cfg yet. NewTicketKeyRingIfShareable returns nil, and does not change cfg, in these cases:
+// may use cfg yet. NewTicketKeyRingIfShareable returns nil and sets no keys in these cases:
 //
 //   - The user has set ticket keys, has customized tickets (WrapSession, UnwrapSession) or has disabled tickets.
 //   - The server may require client certificates (ClientAuth, GetConfigForClient). A ticket must then not be valid in

@@ -132,12 +132,12 @@ func SetDeadPeerTimeout(l net.Listener, timeout time.Duration, noKeepalive bool)
 	})
 }
 
-// maxBindAttempts is the maximum number of ports that ListenReusePort tries if addr has port 0.
+// maxBindAttempts is the maximum number of ports that ListenReusePort tries if it may choose the port.
 const maxBindAttempts = 16
 
-// ListenReusePort opens socketCount listeners that share the address and port of addr. If addr has port 0 or no port,
-// it chooses a free port. It fails if another program uses the port. control, if not nil, is called with each socket
-// before it is bound.
+// ListenReusePort opens socketCount listeners that share the address and port of addr. If the port in addr is 0 or
+// empty, it chooses a free port. It fails if another program uses the port. control, if not nil, is called with each
+// socket before it is bound.
 func ListenReusePort(network, addr string, socketCount int, control ControlFunc) ([]net.Listener, error) {
 	return retryListenReusePortIfAnyPort(addr, socketCount, func(addr string, shared bool) (net.Listener, error) {
 		lc := NewKeepaliveListenConfig(shared, control)

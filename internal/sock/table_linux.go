@@ -56,7 +56,8 @@ var startRuntimePoller sync.Once
 // UnshareDescriptorTable gives the calling thread a private descriptor table, which starts as a copy of the process's
 // table. All sockets and pipes except keepFDs are closed in the private table. They stay open in the process's table.
 //
-// The calling function must run on a thread of RunOnNewThread. Call unregisterThread before the thread ends.
+// Call UnshareDescriptorTable only in a function that RunOnNewThread runs. Call unregisterThread before that function
+// returns.
 func UnshareDescriptorTable(keepFDs map[int32]bool) (unregisterThread func(), err error) {
 	startRuntimePoller.Do(func() {
 		if r, w, err := os.Pipe(); err == nil { // starts Go's poller

@@ -172,8 +172,8 @@ func (k *Reaper) waitReportedExitError(pid int) error {
 	}
 }
 
-// ReapUntilServerExits reaps child processes until the serving process has exited. If the exit code of the serving
-// process is not 0, it returns an error.
+// ReapUntilServerExits reaps child processes until the serving process has exited. It returns an error unless the
+// serving process has exited with status 0.
 func (k *Reaper) ReapUntilServerExits() error {
 	defer k.relaying.Wait()
 	defer close(k.signals)
