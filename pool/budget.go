@@ -73,8 +73,9 @@ func (b *memoryBudget) isHeapAboveHighWater() bool {
 	return int64(valueOr(b.samples[0], 0)) > b.limit/100*highWater
 }
 
-// readHeapAndStackBytes returns the size of the stacks and the heap. If the Go runtime has a memory limit, the live
-// heap counts; otherwise, the heap goal counts. gcCycle is the number of the last garbage collection.
+// readHeapAndStackBytes returns the memory that heap and stacks need. gcCycle is the number of the last garbage
+// collection. If the Go runtime has a memory limit, the size of the live heap is used. Otherwise, the heap goal is
+// used, which is the size up to which the heap grows before the next collection.
 func (b *memoryBudget) readHeapAndStackBytes() (bytes int64, gcCycle uint64) {
 	b.samples[1].Name = "/gc/heap/goal:bytes"
 	if debug.SetMemoryLimit(-1) < math.MaxInt64 { // the program may change this limit at any time

@@ -36,11 +36,12 @@ type Config struct {
 	// The queue is split into up to 64 shards, depending on Queue and the number of processors. Jobs are ordered only
 	// within a shard. With FixedLimit, KeepQueued and FIFO, the pool is a plain queue in front of at most Max workers.
 	FIFO bool
-	// MemoryLimit is the memory in bytes that the process may use. Near it, the pool reduces the number of workers. The
-	// default, 0, selects the smallest of GOMEMLIMIT, the cgroup's limit and the machine's memory. Negative: no limit.
+	// MemoryLimit is the memory in bytes that the process may use. If the process approaches this limit, the pool
+	// reduces the number of workers. If MemoryLimit is 0, the limit is the smallest of GOMEMLIMIT, the cgroup's limit
+	// and the machine's memory. If MemoryLimit is negative, there is no limit.
 	MemoryLimit int64
-	// Panicked, if set, is called after each panic of a job or a Dropper, on the goroutine that has panicked. Calls may
-	// be concurrent. Panics do not affect other jobs.
+	// Panicked, if set, is called after each panic of a job or of [Dropper].Dropped. It is called on the goroutine that
+	// has panicked. Calls may be concurrent. A panic does not affect other jobs.
 	Panicked func(*PanicError)
 
 	fixedTarget bool // the caller has set Target, so the pool does not adapt it

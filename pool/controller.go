@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// controller is the goroutine that adapts the pool to the load.
+// controller is the state of the goroutine that adapts the pool to the load.
 type controller struct {
 	p        *Pool
 	wake     chan struct{} // capacity 1
@@ -35,9 +35,9 @@ type controller struct {
 	slack       float64 // share of recent periods, from 0 to 1, without waiting or rejected jobs
 }
 
-// Periods of the controller, in nanoseconds. It ticks every fastPeriod while jobs wait, and for stayFast afterwards.
-// While jobs run, it ticks every slowPeriod. Without jobs, it ticks every trimPeriod until only Config.Min workers
-// remain.
+// Periods of the controller, in nanoseconds. The controller ticks every fastPeriod while jobs wait, and for the time
+// stayFast afterwards. While jobs run but none wait, it ticks every slowPeriod. While no jobs run, it ticks every
+// trimPeriod, until only Config.Min workers remain.
 const (
 	fastPeriod   = int64(time.Millisecond)
 	slowPeriod   = int64(50 * time.Millisecond)
@@ -79,7 +79,7 @@ func (c *controller) tickUntilPoolExits() {
 	}
 }
 
-// wakeController makes the controller tick soon. Call it when a job waits or is rejected, or a worker starts.
+// wakeController makes the controller tick soon. Call it when a job waits or is rejected, or when a worker starts.
 func (p *Pool) wakeController() {
 	if p.slow.Load() && p.slow.CompareAndSwap(true, false) {
 		select {
@@ -89,7 +89,8 @@ func (p *Pool) wakeController() {
 	}
 }
 
-// tick runs one cycle of the controller. nextPeriod is the time until the next one in ns, or 0 to wait for a wakeup.
+// tick adapts the pool to the current load. nextPeriod is the time in nanoseconds after which tick must be called
+// again. If nextPeriod is 0, the controller sleeps until wakeController is called.
 func (c *controller) tick() (nextPeriod int64) {
 	p, now := c.p, c.p.now()
 	c.ticks.Add(1)
@@ -143,8 +144,8 @@ func (c *controller) tick() (nextPeriod int64) {
 	return 0
 }
 
-// updateShardsAndSumTotals returns the sums of the shards' counters. It also sets the shards' queue limit and,
-// during an overload, moves overdue jobs to *shed.
+// updateShardsAndSumTotals adds up the counters of all shards. It also sets the queue limit of each shard. During an
+// overload, it removes jobs that have waited longer than the target from the queue and adds them to *shed.
 func (c *controller) updateShardsAndSumTotals(now int64, shed *[]Task) (sum totals) {
 	p := c.p
 	sum.refused = p.totalWaits.Load()
@@ -164,8 +165,8 @@ func (c *controller) updateShardsAndSumTotals(now int64, shed *[]Task) (sum tota
 	return sum
 }
 
-// updateTargetQueueLimitAndOverload adapts the overload target, the queue limit and the overload state to what has
-// changed since its last call.
+// updateTargetQueueLimitAndOverload updates the overload target, the queue limit and the overload state. soFar contains
+// the current totals. The update depends on how the totals have changed since the previous call.
 func (c *controller) updateTargetQueueLimitAndOverload(now int64, soFar totals) {
 	p := c.p
 	if finished := soFar.finished - c.lastTotals.finished; finished > 0 {
@@ -214,7 +215,7 @@ const (
 	starvedFor = int64(50 * time.Millisecond)
 )
 
-// minLimit returns the lowest limit of workers, which is also the initial limit.
+// minLimit returns the lowest value that the limit of workers can have. The limit starts at this value.
 func (p *Pool) minLimit() int64 {
 	if p.cfg.FixedLimit {
 		return int64(p.cfg.Max)
@@ -222,8 +223,9 @@ func (p *Pool) minLimit() int64 {
 	return min(max(int64(p.cfg.Min), initialPerProc*p.procs), int64(p.cfg.Max))
 }
 
-// updateWorkerLimit adapts the limit of workers to the load. waiting includes jobs rejected since the last call.
-// runnable counts goroutines that wait for a processor. s contains the current totals.
+// updateWorkerLimit adapts the limit of workers to the load. waiting is the number of jobs that wait, plus the number
+// of jobs that were rejected since the previous call. runnable is the number of goroutines that wait for a processor. s
+// contains the current totals.
 func (c *controller) updateWorkerLimit(now int64, waiting, runnable int, s totals) {
 	p := c.p
 	procs, limit, workers := int(p.procs), int(p.limit.Load()), int(p.workerCount()-p.blocked.Load())

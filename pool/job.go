@@ -8,7 +8,8 @@ import (
 	"sync/atomic"
 )
 
-// Job is a unit of work. A Job can implement [Dropper] to be notified if it will not run.
+// Job is a unit of work. A Job that also implements [Dropper] is notified if the pool has accepted it but will not run
+// it.
 type Job interface {
 	// Run is called at most once, on a worker. ctx ends when the context of the submission ends or when [Pool.Close]
 	// stops waiting for running jobs. It may also end when Run returns.
@@ -21,7 +22,7 @@ type Func func(ctx context.Context)
 // Run calls f.
 func (f Func) Run(ctx context.Context) { f(ctx) }
 
-// Dropper is a Job that is notified if it was accepted but will not run.
+// Dropper is a Job that is notified if the pool has accepted it but will not run it.
 type Dropper interface {
 	Job
 	// Dropped is called once, instead of Run. reason matches [ErrExpired], [ErrShed] or [ErrClosed]. Dropped
@@ -33,8 +34,8 @@ type Dropper interface {
 type Task struct {
 	// Job is required. Submitting a task without a job panics.
 	Job Job
-	// Ctx, if set, limits the time of the job. If Ctx ends before the job runs, the pool drops the job with
-	// [ErrExpired]. If Ctx ends while the job runs, the context passed to Run ends, too.
+	// Ctx, if set, limits how long the job may wait and run. If Ctx ends before the job runs, the pool drops the job
+	// with [ErrExpired]. If Ctx ends while the job runs, the context passed to Run also ends.
 	Ctx context.Context
 }
 
@@ -59,7 +60,7 @@ type expiredError struct{ cause error }
 func (e *expiredError) Error() string   { return fmt.Sprintf("%v: %v", ErrExpired, e.cause) }
 func (e *expiredError) Unwrap() []error { return []error{ErrExpired, e.cause} }
 
-// PanicError is the error of a job that has panicked. Call returns it, and Config.Panicked receives it.
+// PanicError describes the panic of a job. Call returns it as an error, and Config.Panicked receives it.
 type PanicError struct {
 	// Value is the argument of panic. If the job has called runtime.Goexit, Value is [ErrGoexit].
 	Value any
@@ -85,11 +86,11 @@ func toPanicError(recoveredOrNilForGoexit any) *PanicError {
 	return &PanicError{Value: recoveredOrNilForGoexit, Stack: debug.Stack()}
 }
 
-// Call runs f on a worker and returns the result of f. Like Submit, it waits for space in the pool until ctx ends. ctx
-// must not be nil.
+// Call runs f on a worker, waits for f, and returns the results of f. Like Submit, it first waits for a worker or queue
+// space until ctx ends. ctx must not be nil.
 //
-// If f panics, the error is a [*PanicError]. If f did not run, the error is [ErrClosed], [ErrExpired] or [ErrShed]. If
-// ctx ends while f runs, Call returns context.Cause(ctx) without waiting for f.
+// If f panics, the error is a [*PanicError]. If f does not run, the error matches [ErrClosed], [ErrExpired] or
+// [ErrShed]. If ctx ends while f runs, Call returns context.Cause(ctx) without waiting for f.
 func Call[T any](ctx context.Context, p *Pool, f func(ctx context.Context) (T, error)) (T, error) {
 	var zero T
 	c := &call[T]{f: f, done: make(chan struct{})}
@@ -111,7 +112,7 @@ func Call[T any](ctx context.Context, p *Pool, f func(ctx context.Context) (T, e
 	return c.result, c.err
 }
 
-// call is the Job of the function Call. Read result and err only after done is closed.
+// call is the Job that the function Call submits. result and err may be read only after done is closed.
 type call[T any] struct {
 	f      func(ctx context.Context) (T, error)
 	begun  atomic.Bool // set when f begins, or to prevent that f begins

@@ -2,7 +2,7 @@ package pool
 
 import "sync/atomic"
 
-// overload is the overload state of a pool. A job is overdue if it has waited longer than target.
+// overload is the overload state of a pool. A job that has waited longer than target is called overdue.
 type overload struct {
 	target                atomic.Int64 // set by the controller
 	interval              int64
@@ -26,8 +26,8 @@ const (
 	admitted = 0.75
 )
 
-// updateQueueLimitAndOverload limits the queue during an overload, and extends or ends the overload. anyRefused is true
-// if jobs were rejected, shed or made to wait since the last call.
+// updateQueueLimitAndOverload sets the limit of the queue, which is lower during an overload. It also extends or ends
+// an overload. anyRefused reports whether jobs were rejected, shed or made to wait since the previous call.
 func (c *controller) updateQueueLimitAndOverload(now int64, s totals, anyRefused bool) {
 	o, capacity := &c.p.overload, c.p.cfg.Queue
 	limited := c.queueLimit < capacity

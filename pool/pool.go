@@ -68,10 +68,11 @@ type Pool struct {
 
 const closedBit = 1 << 40
 
-// closeGrace is how long Close waits for running jobs after cancelling their contexts.
+// closeGrace is how long Close waits for running jobs after it has cancelled their contexts.
 const closeGrace = time.Second
 
-// New creates a pool and starts Config.Min workers. Errors wrap [ErrBadConfig]. Call Close to release the goroutines.
+// New creates a pool and starts Config.Min workers. If cfg is invalid, the error wraps [ErrBadConfig]. Call Close to
+// end the pool's goroutines.
 func New(cfg Config) (*Pool, error) { return newPool(cfg, sched.NewGoroutines().Runnable) }
 
 func newPool(cfg Config, countRunnable func() int) (*Pool, error) {
@@ -100,12 +101,12 @@ func (p *Pool) now() int64 { return int64(time.Since(p.start)) + 1 }
 
 // Close rejects further jobs and waits until all accepted jobs have run.
 //
-// If ctx ends first, Close drops the queued jobs and returns them. It cancels the contexts of running jobs with the
-// cause [ErrClosed], and waits at most a second for these jobs. If jobs were dropped or still run, err wraps the cause
-// of ctx's end.
+// If ctx ends while jobs are queued or running, Close drops the queued jobs and returns them. It cancels the contexts
+// of the running jobs with the cause [ErrClosed], and waits at most a second for these jobs. If jobs were dropped or
+// still run after that, err wraps context.Cause(ctx).
 //
-// Close may be called several times. It returns each dropped job only once. A job must not call Close with a context
-// that never ends, because Close waits for the job.
+// Close may be called several times. Each dropped job is returned by only one of the calls. A job must not call Close
+// with a context that never ends, because Close waits for the job.
 func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
 	p.closeOnce.Do(p.rejectJobsAndStartDrain)
 	select {
@@ -130,10 +131,11 @@ func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
 	return dropped, err
 }
 
-// Block calls f. Call Block only within a job, and only for waits that do not depend on other workers, such as the wait
-// for a slow client.
+// Block calls f, which may wait for a long time. Call Block only within a job. f may, for example, wait for a slow
+// client. f must not wait for other jobs of the pool.
 //
-// While f runs, the job does not count towards [Config].Max. The caller must limit the number of jobs in Block.
+// While f runs, the job does not count towards [Config].Max, so the pool can start another worker. The pool does not
+// limit the number of jobs in Block, so the caller must limit it.
 func (p *Pool) Block(f func()) {
 	p.blocked.Add(1)
 	defer p.blocked.Add(-1)
@@ -142,8 +144,9 @@ func (p *Pool) Block(f func()) {
 	f()
 }
 
-// MostJobsWait reports whether most running jobs wait for something other than a processor. The result is about a
-// millisecond old while jobs wait in the queue. Otherwise, it may be outdated.
+// MostJobsWait reports whether most running jobs wait for something other than a processor. The result is from the
+// pool's last measurement. While jobs wait in the queue, the pool measures about every millisecond. At other times, the
+// result may be older.
 func (p *Pool) MostJobsWait() bool { return p.blocking.Load() }
 
 func (p *Pool) rejectJobsAndStartDrain() {
@@ -206,7 +209,8 @@ func (p *Pool) callPanickedHandlerIfSet(v any) {
 	}
 }
 
-// Stats contains statistics of a pool. Numbers described with "now" are current; all others count events since New.
+// Stats contains statistics of a pool. Numbers whose description contains "now" are current. All other numbers count
+// events since New.
 type Stats struct {
 	// Workers is the number of workers now, and Idle the number of them without a job. Limit is the current maximum.
 	Workers, Idle, Limit int
@@ -214,7 +218,7 @@ type Stats struct {
 	Queued, Running int
 	// Overloaded reports whether the pool is overloaded now (see Config.Target).
 	Overloaded bool
-	// Accepted counts accepted jobs, including those that still wait or run.
+	// Accepted counts accepted jobs, including jobs that still wait or run.
 	Accepted uint64
 	// Finished counts jobs that have run, including those that panicked. Panicked counts jobs that panicked.
 	Finished, Panicked uint64
@@ -256,16 +260,19 @@ func (p *Pool) Stats() Stats {
 // Buckets is the number of buckets of a Histogram.
 const Buckets = 36
 
-// Histogram counts durations in buckets. The bound of each bucket is twice the previous bound.
+// Histogram counts durations in buckets. The upper bound of each bucket is twice the upper bound of the previous
+// bucket.
 type Histogram struct {
-	// Count is the number of durations, and Sum is the sum of the durations.
+	// Count is the number of durations. Sum is the sum of the durations.
 	Count uint64
 	Sum   time.Duration
-	// Buckets[i] counts durations above Bound(i-1) up to Bound(i). The first begins at 0; the last has no upper bound.
+	// Buckets[i] counts durations that are longer than Bound(i-1) and at most Bound(i). The first bucket also counts
+	// all shorter durations. The last bucket also counts all longer durations.
 	Buckets [Buckets]uint64
 }
 
-// Bound returns the upper bound of bucket i: 1 µs doubled i times.
+// Bound returns the upper bound of bucket i. The bound of bucket 0 is 1 µs, and each further bound is twice the
+// previous one.
 func Bound(i int) time.Duration { return histogram.BucketUpperBound(i) }
 
 func (h *Histogram) add(d time.Duration) {
@@ -290,8 +297,8 @@ func (h *Histogram) Mean() time.Duration {
 	return h.Sum / time.Duration(h.Count)
 }
 
-// Quantile returns an upper bound of the q-quantile, for q from 0 to 1. Above 1 µs, the bound is at most twice the
-// quantile. Without durations, the result is 0.
+// Quantile returns an upper bound of the q-quantile of the durations, for q from 0 to 1. For a quantile above 1 µs, the
+// bound is at most twice the quantile. If there are no durations, the result is 0.
 func (h *Histogram) Quantile(q float64) time.Duration {
 	return histogram.QuantileUpperBound(h.Buckets[:], q)
 }

@@ -27,7 +27,7 @@ type queuedTask struct {
 	submittedAt int64
 }
 
-// shard is a part of the pool's queue with its own lock. mu guards all fields that are not atomic.
+// shard is a part of the pool's queue. Each shard has its own lock, mu, which guards all fields that are not atomic.
 type shard struct {
 	nonEmpty atomic.Bool
 	full     atomic.Bool
@@ -62,7 +62,8 @@ func (s *shard) setAdmitLimit(maxJobs int) {
 	s.full.Store(s.Len() >= s.admitLimit)
 }
 
-// enqueue adds a job if there is space. extraCapacity raises the limit for this call. The caller holds s.mu.
+// enqueue adds a job if there is space. For this call, the shard may hold extraCapacity more jobs than its limit. The
+// caller must hold s.mu.
 func (s *shard) enqueue(t *Task, submittedAt int64, extraCapacity int) (added bool) {
 	if s.Len() >= s.admitLimit+extraCapacity {
 		return false
@@ -78,7 +79,8 @@ func (s *shard) enqueue(t *Task, submittedAt int64, extraCapacity int) (added bo
 	return true
 }
 
-// dequeue moves the newest job to dst if takeNewest is set, and otherwise the oldest job. The shard must not be empty.
+// dequeue removes a job from the shard and stores it in *dst. The job is the newest job if takeNewest is true, and the
+// oldest job otherwise. The shard must not be empty.
 func (s *shard) dequeue(takeNewest bool, dst *queuedTask) {
 	if s.Len() == s.admitLimit {
 		s.full.Store(false)
@@ -99,8 +101,9 @@ func (s *shard) dequeue(takeNewest bool, dst *queuedTask) {
 	}
 }
 
-// dequeueOrShedOverdue moves the next job to dst. During an overload, it also moves overdue jobs to *shed. It returns
-// false if the shard is empty, or if *shed is full. If *shed is full, empty it and call again.
+// dequeueOrShedOverdue removes the next job from the shard and stores it in *dst. During an overload, it also removes
+// overdue jobs, which have waited longer than the overload target, and adds them to *shed. If the shard is empty or
+// *shed is full, it returns false. If *shed is full, the caller must empty it and try again.
 func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (dequeued bool) {
 	s.updateOverloadAndShedOverdue(now, shed)
 	if s.Len() == 0 {
@@ -120,8 +123,9 @@ func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (
 	return true
 }
 
-// updateOverloadAndShedOverdue starts an overload if jobs have been overdue for a whole interval. During an overload,
-// it moves overdue jobs to *shed.
+// updateOverloadAndShedOverdue starts an overload if the shard has contained overdue jobs for the time
+// overload.interval without a break. Overdue jobs have waited longer than the overload target. During an overload, it
+// removes overdue jobs from the shard and adds them to *shed.
 func (s *shard) updateOverloadAndShedOverdue(now int64, shed *[]Task) {
 	o, target := s.overload, s.overload.target.Load()
 	if s.Len() == 0 || now-s.Front().submittedAt <= target {

@@ -7,9 +7,11 @@ import (
 	"unsafe"
 )
 
-// Submit submits job to run on a worker. It waits for a worker or queue space until ctx ends. ctx is also the job's
-// context. If the job is not accepted, the error is [ErrClosed], or wraps [ErrExpired] and the cause of ctx's end.
-// Submit panics if job is nil.
+// Submit submits job to run on a worker. If no worker or queue space is available, Submit waits until one is available
+// or ctx ends. ctx is also the job's context; see [Task].
+//
+// If the pool is closed, the error is [ErrClosed]. If ctx ends before the job is accepted, the error wraps [ErrExpired]
+// and context.Cause(ctx). Submit panics if job is nil.
 func (p *Pool) Submit(ctx context.Context, job Func) error {
 	return p.SubmitTask(Task{Job: job, Ctx: ctx})
 }
@@ -18,11 +20,11 @@ func (p *Pool) Submit(ctx context.Context, job Func) error {
 // [ErrFull]. If the pool is closed, it returns [ErrClosed]. TrySubmit panics if job is nil.
 func (p *Pool) TrySubmit(job Func) error { return p.TrySubmitTask(Task{Job: job}) }
 
-// SubmitTask is like Submit, with the job and context of t.
+// SubmitTask is like Submit, but takes the job and its context from t.
 func (p *Pool) SubmitTask(t Task) error { return p.submit(&t, true) }
 
-// TrySubmitTask is like TrySubmit, with the job and context of t. If t.Ctx has already ended, the error wraps
-// [ErrExpired] and the cause of the end.
+// TrySubmitTask is like TrySubmit, but takes the job and its context from t. If t.Ctx has already ended, the error
+// wraps [ErrExpired] and context.Cause(t.Ctx).
 func (p *Pool) TrySubmitTask(t Task) error { return p.submit(&t, false) }
 
 func (p *Pool) submit(t *Task, wait bool) error {
@@ -48,10 +50,12 @@ func (p *Pool) submit(t *Task, wait bool) error {
 	return p.countAndTranslateRefusal(err)
 }
 
-// returningWorkerTries limits the tries of TrySubmit in a pool without a queue, whose workers may be about to return.
+// returningWorkerTries is how often TrySubmit tries again in a pool without a queue. The tries help if a worker has
+// just finished its job and is about to become available.
 const returningWorkerTries = 8
 
-// checkContextClearingBackground returns an error if t.Ctx has ended. It clears a t.Ctx that never ends.
+// checkContextClearingBackground returns an error if t.Ctx has ended. If t.Ctx is context.Background or context.TODO,
+// which never end, it sets t.Ctx to nil.
 func (t *Task) checkContextClearingBackground() error {
 	switch {
 	case t.Ctx == nil || t.Ctx == context.Background() || t.Ctx == context.TODO():
@@ -97,7 +101,8 @@ func (p *Pool) handToWorkerOrEnqueue(t *Task) error {
 	return err
 }
 
-// handToWorker passes a job to a parked or new worker. extraWorkers raises the limit of workers for this call.
+// handToWorker passes a job to a parked worker or to a new worker. For this call, the pool may have extraWorkers more
+// workers than its limit.
 func (p *Pool) handToWorker(t *Task, extraWorkers int64) (accepted bool) {
 	q := queuedTask{*t, p.now()}
 	if w := p.popParked(); w != nil {
@@ -109,7 +114,8 @@ func (p *Pool) handToWorker(t *Task, extraWorkers int64) (accepted bool) {
 	return true
 }
 
-// enqueueInAnyShard queues a job in a shard with space, its submitter's if possible, and wakes or starts a worker.
+// enqueueInAnyShard adds a job to a shard that has space, and wakes or starts a worker. It tries the submitting
+// goroutine's usual shard first. If no shard has space, it returns errNoCapacity.
 func (p *Pool) enqueueInAnyShard(t *Task) error {
 	now, first, mask := p.now(), p.shardByStackAddress(), len(p.shards)-1
 	for round := 0; ; round++ {
@@ -151,12 +157,14 @@ func (p *Pool) hasCapacity() bool {
 	return p.canWakeOrStartWorker() || slices.ContainsFunc(p.shards, func(s *shard) bool { return !s.full.Load() })
 }
 
-// isFull reports whether the pool certainly can't accept a job now. It takes no locks.
+// isFull reports whether the pool would reject a job now. If this is not certain, it returns false. It takes no locks.
 func (p *Pool) isFull() bool {
 	return p.searching.Load() == 0 && p.cfg.Queue > 0 && !p.hasCapacity() && !p.isClosed()
 }
 
-// shardByStackAddress returns the index of a shard, which is usually the same for calls of the same goroutine.
+// shardByStackAddress returns the index of the shard that the calling goroutine should use. It derives the index from
+// the address of the goroutine's stack, so that different goroutines are spread over the shards. The index is usually
+// the same for all calls of a goroutine.
 func (p *Pool) shardByStackAddress() int {
 	var here byte
 	return int(uint64(uintptr(unsafe.Pointer(&here))>>11) * 0x9E3779B97F4A7C15 >> p.shift)

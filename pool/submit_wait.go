@@ -9,10 +9,12 @@ import "context"
 // A worker wakes one waiting Submit, and no further one until the woken Submit has run. The woken Submit takes the
 // space it finds and, if there is more, wakes the next. When the pool closes, every Submit wakes the next.
 
-// maxVainWakeups is how often a waiting Submit may be woken in vain before new submissions cannot overtake it.
+// maxVainWakeups is how often a waiting call of Submit may be woken and then find no space, because newer calls have
+// taken the space. After that, newer calls must wait behind it.
 const maxVainWakeups = 3
 
-// wakeWaitingSubmit wakes the first waiting Submit, unless a wakeup is already pending.
+// wakeWaitingSubmit wakes the call of Submit that has waited longest for space. If a call was woken before and has not
+// run yet, wakeWaitingSubmit does nothing.
 func (p *Pool) wakeWaitingSubmit() (woken bool) {
 	if p.waiting.Load() == 0 || p.wakePending.Load() || !p.wakePending.CompareAndSwap(false, true) {
 		return false

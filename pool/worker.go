@@ -26,7 +26,8 @@ const (
 	quantum = time.Millisecond
 )
 
-// worker is a goroutine that runs jobs. Only this goroutine, or the caller of popParked, may use the fields.
+// worker is a goroutine that runs jobs. Only the goroutine itself may use the fields. While the worker is parked, the
+// goroutine that has removed it from the parked workers with popParked may also use them.
 type worker struct {
 	p    *Pool
 	wake chan queuedTask // capacity 1; a task without a job makes the worker search, and closing makes it exit
@@ -52,7 +53,7 @@ type lastOutcome struct {
 	wait, service               time.Duration
 }
 
-// countAndClearOutcome adds o to the shard's counters and resets o. The caller holds the shard's lock.
+// countAndClearOutcome adds o to the shard's counters and then clears o. The caller must hold the shard's lock.
 func (s *shard) countAndClearOutcome(o *lastOutcome) {
 	if o.finished > 0 {
 		s.counts.Wait.add(o.wait)
@@ -64,8 +65,8 @@ func (s *shard) countAndClearOutcome(o *lastOutcome) {
 	*o = lastOutcome{}
 }
 
-// runUntilExit runs jobs until the worker must exit. After a panic, a new goroutine continues. Keep the stack frame
-// small: the garbage collector scans the stacks of all workers.
+// runUntilExit runs jobs until the worker must exit. If a job panics, a new goroutine continues to run jobs. The stack
+// frame must stay small, because the garbage collector scans the stacks of all workers.
 func (w *worker) runUntilExit() {
 	running, returned := false, false
 	defer func() {
@@ -96,7 +97,7 @@ func (w *worker) runUntilExit() {
 	w.p.running.Done()
 }
 
-// waitForNextJob waits for a job and stores it in w.job. It returns false if the worker must exit.
+// waitForNextJob waits for a job and stores it in w.job. If the worker must exit, waitForNextJob returns false.
 func (w *worker) waitForNextJob() (found bool) {
 	p := w.p
 	for w.job.Job == nil {
@@ -118,7 +119,8 @@ func (w *worker) waitForNextJob() (found bool) {
 	return true
 }
 
-// takeQueuedJob moves a queued job, if any, to w.job. It may also shed jobs and wake a worker or waiting Submit.
+// takeQueuedJob looks for a queued job. If there is one, it moves the job to w.job and returns true. It may also shed
+// overdue jobs, and wake another worker or a waiting call of Submit.
 func (w *worker) takeQueuedJob(now int64) (taken bool) {
 	p := w.p
 	mask := len(p.shards) - 1
@@ -158,8 +160,8 @@ func (w *worker) takeQueuedJob(now int64) (taken bool) {
 	}
 }
 
-// yieldAfterQuantumIfQueued yields the processor if jobs wait, most running jobs are not blocked, and the last yield
-// was at least quantum ago. now is the current time.
+// yieldAfterQuantumIfQueued yields the processor if jobs are queued and the worker has not yielded for quantum or
+// longer. It does not yield if most running jobs wait for something other than a processor. now is the current time.
 func (w *worker) yieldAfterQuantumIfQueued() (now int64) {
 	if now = w.endedAt; now == 0 {
 		now = w.p.now()
@@ -183,7 +185,8 @@ func (w *worker) recordOutcomeAndClearJob() {
 	}
 }
 
-// searchThenPark searches for a queued job, or else parks the worker. It returns false if the worker must exit.
+// searchThenPark searches for a queued job for a short time. If there is none, it parks the worker until the worker is
+// woken. It returns false if the worker must exit.
 func (w *worker) searchThenPark() (keepRunning bool) {
 	p := w.p
 	w.endedAt = 0
@@ -249,7 +252,7 @@ func (w *worker) countOutcomeAndStopSearching() {
 	w.stopSearching()
 }
 
-// contextOrDropIfExpired returns the context for t's job, or drops the job and returns nil if t.Ctx has ended.
+// contextOrDropIfExpired returns the context for the job of t. If t.Ctx has ended, it drops the job and returns nil.
 func (w *worker) contextOrDropIfExpired(t Task) context.Context {
 	if t.Ctx.Err() != nil {
 		w.last.expired = 1
@@ -267,8 +270,8 @@ func (w *worker) contextOrDropIfExpired(t Task) context.Context {
 	return w.jobCtx
 }
 
-// jobContext is the context passed to Job.Run. It ends with the task's context or when the pool cancels running jobs.
-// If Done was called, it also ends when Run returns.
+// jobContext is the context passed to Job.Run. It ends when the task's context ends or when the pool cancels running
+// jobs. If the job has called Done, the context also ends when Run returns.
 type jobContext struct {
 	context.Context
 	pool context.Context

@@ -17,12 +17,15 @@ var errStalled = errors.New("secure: the client stalled the handshake for a seco
 // DefaultMaxHandshakes is the default number of concurrent handshakes. A stalled handshake takes about 22 KiB.
 const DefaultMaxHandshakes = 4096
 
-// HandshakeLimiter limits the number of running TLS handshakes, and how many of them use the CPU at the same time.
-// Further handshakes wait without a goroutine in an unlimited FIFO queue. A HandshakeLimiter is safe for concurrent
-// use.
+// HandshakeLimiter limits the number of running TLS handshakes, and the number of handshakes that use the CPU at the
+// same time. Further handshakes wait in an unlimited FIFO queue. A queued handshake has no goroutine. A
+// HandshakeLimiter is safe for concurrent use.
 //
-// While handshakes are queued, a handshake that has waited a second for its client's input fails. A process needs
-// separate limiters for servers and clients, because its clients could otherwise take the servers' slots.
+// If handshakes are queued, the limiter ends running server handshakes that have waited a second or more for input from
+// their clients. It ends at most one for each queued handshake.
+//
+// A process needs separate limiters for its servers and its clients. With a common limiter, the clients' handshakes
+// could prevent the servers' handshakes from running.
 type HandshakeLimiter struct {
 	cpuTokens  chan struct{} // one element for each handshake that computes
 	goroutines sync.WaitGroup
@@ -35,8 +38,9 @@ type HandshakeLimiter struct {
 	stalled    list.List
 }
 
-// NewHandshakeLimiter returns a limiter for maxRunning handshakes, of which maxUsingCPU compute at the same time. If
-// maxRunning is 0 or less, the limit is DefaultMaxHandshakes. If maxUsingCPU is 0 or less, the limit is GOMAXPROCS.
+// NewHandshakeLimiter returns a limiter that allows maxRunning handshakes to run, and maxUsingCPU of them to compute at
+// the same time. If maxRunning is 0 or less, the limit is DefaultMaxHandshakes. If maxUsingCPU is 0 or less, the limit
+// is GOMAXPROCS.
 func NewHandshakeLimiter(maxRunning, maxUsingCPU int) *HandshakeLimiter {
 	if maxRunning <= 0 {
 		maxRunning = DefaultMaxHandshakes
@@ -53,7 +57,8 @@ func (g *HandshakeLimiter) Counts() (running, waiting int) {
 	return g.running, g.queue.Len()
 }
 
-// Wait blocks until the goroutines of all handshakes have ended. First abort all sessions, and create no more.
+// Wait blocks until the goroutines of all handshakes have ended. Before calling Wait, abort all sessions. Create no
+// sessions afterwards.
 func (g *HandshakeLimiter) Wait() { g.goroutines.Wait() }
 
 func (g *HandshakeLimiter) startOrQueueHandshake(h *handshake) {
@@ -87,8 +92,9 @@ func (g *HandshakeLimiter) startHandshakeGoroutine(h *handshake) {
 	go h.runHandshake()
 }
 
-// evictOrMarkStalled evicts h if a queued handshake needs a slot; the caller must then end h. Otherwise, h may be
-// evicted later.
+// evictOrMarkStalled is called when h has waited too long for its client. If a queued handshake needs a slot, it evicts
+// h and returns true, and the caller must end h. Otherwise, it marks h as stalled, so that a handshake queued later can
+// evict h.
 func (g *HandshakeLimiter) evictOrMarkStalled(h *handshake) (evicted bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -17,7 +17,8 @@ type helloScanner struct {
 	header     [4]byte // the first bytes of the message: type and length
 }
 
-// scanHello reports whether the input contains a complete ClientHello. It must begin with the previous call's input.
+// scanHello reports whether the input contains a complete ClientHello. The input must begin with the whole input of the
+// previous call and may continue with further bytes.
 func (h *helloScanner) scanHello(in []byte) (complete bool, _ error) {
 	if err := checkTLSPrefix(in); err != nil {
 		return false, err
@@ -91,7 +92,7 @@ func (e *helloError) alertRecord() []byte {
 // plainHTTPAnswer is the answer of net/http to an unencrypted HTTP request on a TLS port.
 const plainHTTPAnswer = "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 
-// looksLikeHTTP reports whether the input begins like an HTTP request, as in net/http.
+// looksLikeHTTP reports whether the input begins like an unencrypted HTTP request. It makes the same test as net/http.
 func looksLikeHTTP(in []byte) bool {
 	switch string(in[:min(len(in), headerLen)]) {
 	case "GET /", "HEAD ", "POST ", "PUT /", "OPTIO":
@@ -114,8 +115,9 @@ func checkTLSPrefix(in []byte) error {
 // maxSmallBody is the maximum record body, in bytes, that fits into the initial buffer of crypto/tls.
 const maxSmallBody = 576 - headerLen
 
-// splitHelloIntoSmallRecords splits the ClientHello at the beginning of the input into small records, which save memory
-// of crypto/tls. If another message follows in the last record, it returns the input unchanged.
+// splitHelloIntoSmallRecords splits the ClientHello at the beginning of the input into small records, because
+// crypto/tls needs less memory for small records. If the last record of the ClientHello also contains the start of
+// another message, it returns the input unchanged.
 func (h *helloScanner) splitHelloIntoSmallRecords(in []byte) []byte {
 	if h.scanned != h.messageLen {
 		return in // another message starts in the last record

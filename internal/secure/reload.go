@@ -29,8 +29,8 @@ type Reloader struct {
 	cert, key []byte // the last pair that was tried
 }
 
-// NewReloader loads a certificate chain and its key from two PEM files. Later failures to load the files are logged
-// with the given logger or, if it is nil, with [slog.Default].
+// NewReloader loads a certificate chain and its key from two PEM files. If reloading fails later, the Reloader logs the
+// error with log. If log is nil, it uses [slog.Default].
 func NewReloader(certFile, keyFile string, log *slog.Logger) (*Reloader, error) {
 	r := &Reloader{certFile: certFile, keyFile: keyFile, log: cmp.Or(log, slog.Default())}
 	if _, err := r.ReloadNow(); err != nil {
@@ -39,7 +39,8 @@ func NewReloader(certFile, keyFile string, log *slog.Logger) (*Reloader, error) 
 	return r, nil
 }
 
-// GetCertificate returns the current certificate. At most once a second, it reloads changed files. The error is nil.
+// GetCertificate returns the current certificate. If the files were last checked a second or more ago, it first checks
+// the files and reloads them if they have changed. The error is always nil.
 func (r *Reloader) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if r.mu.TryLock() {
 		if time.Since(r.lastCheck) >= checkInterval {
@@ -56,8 +57,8 @@ func (r *Reloader) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error
 	return r.current.Load(), nil
 }
 
-// ReloadNow loads the certificate and key even if the files have not changed. expires is the end of the certificate's
-// validity. After an error, the old certificate stays in use.
+// ReloadNow loads the certificate and key even if the files have not changed. expires is the time at which the
+// certificate expires. After an error, the old certificate stays in use.
 func (r *Reloader) ReloadNow() (expires time.Time, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,7 +68,8 @@ func (r *Reloader) ReloadNow() (expires time.Time, err error) {
 	return leafExpiryOrZero(r.current.Load()), nil
 }
 
-// loadIfChanged loads the certificate and key if a file has changed or force is true. Otherwise, attempted is false.
+// loadIfChanged loads the certificate and key if one of the files has changed or force is true. If it did not try to
+// load them, attempted is false.
 func (r *Reloader) loadIfChanged(force bool) (attempted bool, err error) {
 	r.lastCheck = time.Now()
 	cert, err := os.ReadFile(r.certFile)

@@ -32,7 +32,8 @@ func (againError) Temporary() bool { return true }
 var errHandshaking = errors.New("secure: the handshake is not complete; wait until AdvanceHandshake reports that it is")
 
 // Session is one end of a TLS connection. It does no I/O: its owner receives and sends the ciphertext. The owner passes
-// received ciphertext to FeedHandshake during the handshake, and to Read afterwards. No method blocks.
+// received ciphertext to FeedHandshake during the handshake, and to Read after the handshake. The session calls
+// Owner.Emit with the ciphertext that the owner must send. No method blocks.
 type Session struct {
 	tls   *tls.Conn // nil when closed
 	owner Owner
@@ -66,8 +67,9 @@ func NewServerSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote 
 	return s
 }
 
-// NewClientSession returns a session that connects to a server. cfg is used as in [tls.Client], without renegotiation.
-// Session.TakeOver requires enableTakeover.
+// NewClientSession returns a session that connects to a server. cfg is used as in [tls.Client], except that
+// renegotiation is always disabled. remote is the server's address. Session.TakeOver can succeed only if enableTakeover
+// is true.
 func NewClientSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote net.Addr, enableTakeover bool) *Session {
 	s := &Session{owner: owner, isClient: true, stayInSessionCache: enableTakeover && cfg.ClientSessionCache != nil}
 	h := &handshake{limiter: g, owner: owner, remote: remote, isClient: true}
@@ -91,8 +93,8 @@ func (s *Session) setHandshakeAndNewTLSConn(h *handshake, newTLSConn func(net.Co
 }
 
 // FeedHandshake passes received ciphertext to the handshake. ciphertext is valid only during the call. Once
-// AdvanceHandshake has reported an open session, pass ciphertext to Read instead. After an error, send the emitted
-// bytes, which may contain an alert, and close.
+// AdvanceHandshake has returned open = true, pass ciphertext to Read instead. After an error, send the bytes that the
+// session has passed to Owner.Emit, because they may contain an alert, and then close the connection.
 func (s *Session) FeedHandshake(ciphertext []byte) error {
 	h := s.hs.Load()
 	switch {
@@ -115,15 +117,19 @@ func (s *Session) FeedHandshake(ciphertext []byte) error {
 	return nil
 }
 
-// IsInputFull reports whether the owner should stop reading. The session wakes the owner when reading can resume.
+// IsInputFull reports whether the owner should stop reading ciphertext during the handshake. When reading can resume,
+// the session calls Owner.Wake.
 func (s *Session) IsInputFull() bool {
 	h := s.hs.Load()
 	return h != nil && h.isInputFull()
 }
 
-// AdvanceHandshake emits the output of the handshake. Call it when the owner is woken. Once the session is open, call
-// Read without input to decrypt the data that has already arrived. After an error, send the emitted bytes and close.
-// io.EOF means that the peer closed without sending anything.
+// AdvanceHandshake passes the output of the handshake to Owner.Emit. open reports whether the handshake is complete.
+// Call AdvanceHandshake whenever the session has called Owner.Wake.
+//
+// When open becomes true, call Read with empty ciphertext, because data may already have arrived. After an error, send
+// the bytes passed to Owner.Emit, and then close the connection. io.EOF means that the peer closed the connection
+// without sending anything.
 func (s *Session) AdvanceHandshake() (open bool, err error) {
 	h := s.hs.Load()
 	if h == nil || s.err != nil {
@@ -164,16 +170,19 @@ func (s *Session) failHandshake(err error) {
 }
 
 // Read decrypts ciphertext into dst. ciphertext is valid only during the call. n is the number of plaintext bytes, and
-// used is the number of ciphertext bytes consumed. If n > 0, the error is nil. If the error is nil, call Read again
-// with the unconsumed ciphertext. If there is an error, Read has consumed all ciphertext, and has stored the start of
-// an incomplete record. The errors are:
+// used is the number of ciphertext bytes that Read has consumed.
 //
-//   - ErrAgain: more ciphertext is needed.
-//   - io.EOF: the peer has closed its direction with close_notify. Writing is still possible.
-//   - io.ErrUnexpectedEOF: the transport ended without close_notify.
-//   - any other: the session is broken. Send the emitted bytes, which may contain an alert, and close.
+// If n > 0, the error is nil. If the error is nil, call Read again with the unconsumed ciphertext. If the error is not
+// nil, Read has consumed all ciphertext. The errors are:
 //
-// Errors other than ErrAgain are final. Read then discards all further ciphertext.
+//   - ErrAgain: more ciphertext is needed. The session stores an incomplete record until the rest of the record
+//     arrives.
+//   - io.EOF: the peer has sent close_notify and will send no more data. Writing is still possible.
+//   - io.ErrUnexpectedEOF: the input has ended without close_notify.
+//   - any other: the session is broken. Send the bytes passed to Owner.Emit, because they may contain an alert, and
+//     then close the connection.
+//
+// Errors other than ErrAgain are final: every further call returns the same error and discards its ciphertext.
 func (s *Session) Read(dst, ciphertext []byte) (n, used int, err error) {
 	switch {
 	case s.err != nil:
@@ -216,7 +225,8 @@ func (s *Session) decryptRecords(dst []byte) (n int, err error) {
 	return n, nil
 }
 
-// Write encrypts plaintext and emits the ciphertext. It fails if the session is broken or CloseWrite was called.
+// Write encrypts plaintext and passes the ciphertext to Owner.Emit. It fails if the session is broken or CloseWrite was
+// called.
 func (s *Session) Write(plaintext []byte) error {
 	if !s.isOpen {
 		return s.notOpenError()
@@ -225,7 +235,8 @@ func (s *Session) Write(plaintext []byte) error {
 	return err
 }
 
-// CloseWrite emits close_notify. Reading is still possible. Further calls have no effect.
+// CloseWrite sends a close_notify alert, like all output, with Owner.Emit. The alert tells the peer that no more data
+// follows. Reading is still possible. Further calls have no effect.
 func (s *Session) CloseWrite() error {
 	switch {
 	case !s.isOpen:
@@ -243,8 +254,9 @@ func (s *Session) notOpenError() error {
 	return errHandshaking
 }
 
-// MarkInputEnded records that no more ciphertext will arrive. During the handshake, AdvanceHandshake then fails. After
-// the handshake, Read returns the remaining plaintext and then io.EOF, or io.ErrUnexpectedEOF without close_notify.
+// MarkInputEnded records that no more ciphertext will arrive. A handshake that needs more ciphertext then fails, and
+// AdvanceHandshake returns the error. After the handshake, Read returns the remaining plaintext and then an error:
+// io.EOF if the peer has sent close_notify, and io.ErrUnexpectedEOF otherwise.
 func (s *Session) MarkInputEnded() {
 	s.inputEnded = true
 	if h := s.hs.Load(); h != nil && s.err == nil {
@@ -257,7 +269,8 @@ func (s *Session) MarkInputEnded() {
 // IsInputEnded reports whether MarkInputEnded was called.
 func (s *Session) IsInputEnded() bool { return s.inputEnded }
 
-// Abort ends the session in any state, after its connection was lost. The session no longer calls Emit and Wake.
+// Abort ends the session in any state, for example when its connection is lost. After Abort, the session no longer
+// calls Emit and Wake.
 func (s *Session) Abort() {
 	if h := s.hs.Load(); h != nil {
 		h.abort()

@@ -11,11 +11,12 @@ import (
 	"unsafe"
 )
 
-// SharedTicketKeys are session ticket keys in memory. Goroutines and processes may use them concurrently.
+// SharedTicketKeys are session ticket keys in memory that several processes can share. Goroutines and processes may use
+// the keys concurrently.
 type SharedTicketKeys struct{ page *ticketPage }
 
-// ticketPage is the layout of the shared memory. version is odd while a process changes the keys. A reader must retry
-// if version has changed during the read.
+// ticketPage is the layout of the shared memory. version is odd while a process changes the keys. If version is odd or
+// changes while a reader copies the keys, the reader must try again.
 type ticketPage struct {
 	version atomic.Uint64
 	keys    [MaxTicketKeys]struct {
@@ -27,16 +28,17 @@ type ticketPage struct {
 // SharedTicketKeysSize is the number of bytes of memory that NewSharedTicketKeys needs.
 const SharedTicketKeysSize = int(unsafe.Sizeof(ticketPage{}))
 
-// maxTicketReads limits the attempts to read keys while they change.
+// maxTicketReads is how often a read of the keys is tried while another process changes the keys.
 const maxTicketReads = 1000
 
-// NewSharedTicketKeys returns the keys stored in the given memory, which must be aligned to 8 bytes, have at least
-// SharedTicketKeysSize bytes, and initially be zero.
+// NewSharedTicketKeys returns the keys that are stored in the given memory. The memory must be aligned to 8 bytes and
+// have at least SharedTicketKeysSize bytes. Before its first use, it must contain only zeros.
 func NewSharedTicketKeys(memory []byte) *SharedTicketKeys {
 	return &SharedTicketKeys{(*ticketPage)(unsafe.Pointer(&memory[:SharedTicketKeysSize][0]))}
 }
 
-// Keys returns the keys, newest first. It returns nil if there are none, or if it cannot read them.
+// Keys returns the keys, newest first. It returns nil if there are no keys, or if other processes keep changing the
+// keys while it reads them.
 func (s *SharedTicketKeys) Keys() (keys []TicketKey) {
 	for range maxTicketReads {
 		version := s.page.version.Load()

@@ -20,8 +20,9 @@ import (
 // maxServerName is the maximum length of a server name, as in DNS (RFC 1035).
 const maxServerName = 255
 
-// EnableTakeover prepares the configuration of a TLS server for Session.TakeOver. It changes cfg, which the caller must
-// own. The callbacks and the KeyLogWriter of cfg work as before. Server names of more than 255 bytes are rejected.
+// EnableTakeover prepares the configuration of a TLS server for Session.TakeOver. It changes cfg, so nothing else may
+// use cfg yet. The callbacks and the KeyLogWriter that are set in cfg still work. A handshake with a server name of
+// more than 255 bytes fails.
 func EnableTakeover(cfg *tls.Config) {
 	getConfig := cfg.GetConfigForClient
 	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -52,7 +53,8 @@ func withSecretsWriter(cfg *tls.Config, h *handshake) *tls.Config {
 	return cfg
 }
 
-// trafficSecrets receives the traffic secrets of a TLS 1.3 connection from crypto/tls, as Config.KeyLogWriter.
+// trafficSecrets is the Config.KeyLogWriter of one TLS 1.3 connection. crypto/tls writes the traffic secrets of the
+// connection to this writer.
 type trafficSecrets struct {
 	client, server  []byte
 	sentRecords     int       // number of records that a server has encrypted with its secret
@@ -76,7 +78,8 @@ func (s *trafficSecrets) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// countServerEncryptedRecords adds the number of encrypted records in p, a server's output, to sentRecords.
+// countServerEncryptedRecords counts the records in p that are encrypted with the server's traffic secret, and adds the
+// number to sentRecords. p is output of a server.
 func (s *trafficSecrets) countServerEncryptedRecords(p []byte) {
 	if fips140.Enabled() {
 		return // StayFIPS
@@ -94,7 +97,7 @@ func (s *trafficSecrets) erase() {
 	clear(s.server)
 }
 
-// StayReason is a reason why crypto/tls continues to process the records of a session.
+// StayReason is a reason why TakeOver leaves a session with crypto/tls.
 type StayReason uint8
 
 const (
@@ -107,9 +110,9 @@ const (
 	NumStayReasons
 )
 
-// TakeOver moves an open session from crypto/tls to package tls13. If reason is StayNone, conn continues the
-// connection, unread is ciphertext that has already arrived, and the session must not be used afterwards. Otherwise,
-// the session continues with crypto/tls.
+// TakeOver moves an open session from crypto/tls to package tls13. If reason is StayNone, the move has succeeded: conn
+// continues the connection, unread is ciphertext that has arrived but is not decrypted yet, and the session must not be
+// used any more. With any other reason, the session continues with crypto/tls.
 func (s *Session) TakeOver(cache *tls13.CipherCache) (conn tls13.Conn, unread []byte, reason StayReason) {
 	secrets := s.secrets
 	s.secrets = nil
@@ -158,7 +161,8 @@ func exporterFieldOrNil(state *tls.ConnectionState) *Exporter {
 	return (*Exporter)(unsafe.Pointer(f.UnsafeAddr()))
 }
 
-// ExporterOf returns the exporter of keying material from state. Call it only after a successful Session.TakeOver.
+// ExporterOf returns the exporter of keying material that state contains. Call it only after a successful
+// Session.TakeOver, because it panics if the exporter is not available.
 func ExporterOf(state *tls.ConnectionState) Exporter { return *exporterFieldOrNil(state) }
 
 // SetExporter stores an exporter of keying material in state. Call it only after a successful Session.TakeOver.

@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// TicketKeyRing holds the session ticket keys of a server, so that another process can continue to use the keys. A key
-// encrypts tickets for at most a day and decrypts tickets for a week. A TicketKeyRing is safe for concurrent use.
+// TicketKeyRing holds the session ticket keys of a server. If another process inherits the keys, clients can resume
+// their TLS sessions in that process. A key encrypts tickets for at most a day and decrypts tickets for a week. A
+// TicketKeyRing is safe for concurrent use.
 type TicketKeyRing struct {
 	cfg     *tls.Config
 	renewAt atomic.Int64 // when to generate a new key, in Unix nanoseconds
@@ -38,23 +39,25 @@ const (
 	MaxTicketKeys = int(ticketKeyLife/ticketKeyUse) + 1
 )
 
-// NewTicketKeyRingIfShareable sets inheritedKeys, the keys of another process, in cfg, which the caller must own. If
-// none of the keys is less than a day old, it generates one. It returns nil in these cases:
+// NewTicketKeyRingIfShareable returns a ring with inheritedKeys, which are the keys of another process, and sets the
+// keys in cfg. If all inherited keys are a day old or older, or if there are none, it generates a new key. Nothing else
+// may use cfg yet. NewTicketKeyRingIfShareable returns nil and sets no keys in these cases:
 //
 //   - The user has set ticket keys, has customized tickets (WrapSession, UnwrapSession) or has disabled tickets.
-//   - Client certificates may be required (ClientAuth, GetConfigForClient). Another process may trust other
-//     certificates.
+//   - The server may require client certificates (ClientAuth, GetConfigForClient). A ticket must then not be valid in
+//     another process, because that process may trust other certificates.
 func NewTicketKeyRingIfShareable(cfg *tls.Config, inheritedKeys []TicketKey) (ringOrNil *TicketKeyRing) {
 	return initKeysIfShareable(&TicketKeyRing{cfg: cfg, keys: slices.Clone(inheritedKeys)})
 }
 
 // NewDerivedTicketKeyRing is like NewTicketKeyRingIfShareable, but derives the keys from the shared keys and the
-// listener's number, so that each listener has different keys.
+// listener's number. Each listener therefore has different keys.
 func NewDerivedTicketKeyRing(cfg *tls.Config, shared *SharedTicketKeys, listener int) (ringOrNil *TicketKeyRing) {
 	return initKeysIfShareable(&TicketKeyRing{cfg: cfg, shared: shared, listener: listener})
 }
 
-// initKeysIfShareable sets ticket keys in t.cfg and returns t. It returns nil if t.cfg permits no shared keys.
+// initKeysIfShareable sets ticket keys in t.cfg and returns t. If t.cfg rules out keys that another process also uses,
+// it returns nil; see NewTicketKeyRingIfShareable.
 func initKeysIfShareable(t *TicketKeyRing) (ringOrNil *TicketKeyRing) {
 	cfg := t.cfg
 	if cfg.SessionTicketsDisabled || cfg.WrapSession != nil || cfg.UnwrapSession != nil || hasTicketKeysOrUnknown(cfg) ||
@@ -65,14 +68,15 @@ func initKeysIfShareable(t *TicketKeyRing) (ringOrNil *TicketKeyRing) {
 	return t
 }
 
-// hasTicketKeysOrUnknown reports whether the user has set ticket keys in cfg. If that is unknown, it returns true.
+// hasTicketKeysOrUnknown reports whether the user has set ticket keys in cfg. It also returns true if it cannot find
+// out.
 func hasTicketKeysOrUnknown(cfg *tls.Config) bool {
 	_, _ = cfg.DecryptTicket(nil, tls.ConnectionState{}) // copies SessionTicketKey to sessionTicketKeys
 	set := reflect.ValueOf(cfg).Elem().FieldByName("sessionTicketKeys")
 	return set.Kind() != reflect.Slice || set.Len() > 0
 }
 
-// RenewIfDue generates a new key if the current one has been used for a day. Call it before each handshake.
+// RenewIfDue generates a new key if the newest key is a day old. Call it before each handshake.
 func (t *TicketKeyRing) RenewIfDue() {
 	if now := time.Now(); now.UnixNano() >= t.renewAt.Load() {
 		t.refreshKeysAndConfig(now)

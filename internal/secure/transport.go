@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// transport implements net.Conn on a Session, for crypto/tls. During the handshake, only the handshake's goroutine uses
-// it. Afterwards, only the session's owner uses it.
+// transport is the net.Conn through which crypto/tls reads and writes the ciphertext of a Session. During the
+// handshake, only the handshake's goroutine uses it. After the handshake, only the session's owner uses it.
 type transport Session
 
-// Read returns bytes of the next complete record. If there is none, it blocks during the handshake, or returns
-// ErrAgain.
+// Read copies bytes of the next complete record to p. If no record is complete, Read blocks during the handshake, and
+// returns ErrAgain after the handshake.
 func (t *transport) Read(p []byte) (int, error) {
 	if h := t.hs.Load(); h != nil {
 		return h.readBlocking(p)
@@ -67,7 +67,8 @@ type unknownAddr struct{}
 func (unknownAddr) Network() string { return "unknown" }
 func (unknownAddr) String() string  { return "unknown" }
 
-// prepareNextWholeRecord finds the next complete record, or moves s.input to s.partial if there is none.
+// prepareNextWholeRecord prepares the next complete record for transport.Read. If no record is complete, it moves the
+// rest of s.input to s.partial and returns false.
 func (s *Session) prepareNextWholeRecord() (found bool) {
 	if s.recordLeft > 0 {
 		return true
@@ -133,7 +134,8 @@ const (
 	typeClientHello = 1
 )
 
-// recordLenOrHeaderLen returns the length of the first record in b or, if unknown or too large, that of a header.
+// recordLenOrHeaderLen returns the length of the first record in b, including its header. If the header is incomplete
+// or contains a length that is too large, it returns the length of a header.
 func recordLenOrHeaderLen(b []byte) int {
 	if len(b) < headerLen {
 		return headerLen

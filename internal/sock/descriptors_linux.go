@@ -2,11 +2,13 @@ package sock
 
 import "golang.org/x/sys/unix"
 
-// spareDescriptors is the number of descriptors that stay free for files during a handover of connections.
+// spareDescriptors is the number of descriptors that must stay free for files while a process takes over connections.
 const spareDescriptors = 32
 
-// DescriptorLimitShortfall returns how far the descriptor limit is too low for the needed further descriptors plus
-// spareDescriptors. It returns 0 if the limit suffices, or if the use is unknown (before Linux 6.2).
+// DescriptorLimitShortfall returns how many descriptors the process lacks if it must open more descriptors. The
+// argument needed is the number of descriptors to open. In addition, spareDescriptors descriptors must stay free. If
+// the process's descriptor limit suffices, the result is 0. Before Linux 6.2, the result is also 0, because the number
+// of open descriptors is unknown.
 func DescriptorLimitShortfall(needed int) int {
 	var table unix.Stat_t
 	soft, _, limited := DescriptorLimit()

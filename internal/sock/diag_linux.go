@@ -32,7 +32,7 @@ const maxListeners = 16 << 10
 var errTooManyListeners = errors.New("more than 16384 TCP listeners")
 
 // ListAcceptQueues returns the accept queues of all TCP listeners in the calling thread's network namespace. It fails
-// for more than 16,384 listeners.
+// if there are more than 16,384 listeners.
 func ListAcceptQueues() (found []AcceptQueue, err error) {
 	err = dumpSockets(diagQuery{states: 1 << tcpListen}, func(m []byte) error {
 		if len(found) == maxListeners {
@@ -60,7 +60,8 @@ func parseAcceptQueue(msg []byte) AcceptQueue {
 	}
 }
 
-// parseDiagAddr decodes an address of four 32-bit words, of which IPv4 uses only the first.
+// parseDiagAddr decodes an address from the kernel. b has space for an IPv6 address, of which an IPv4 address occupies
+// the first 4 bytes.
 func parseDiagAddr(family uint8, b []byte) netip.Addr {
 	if family == unix.AF_INET {
 		return netip.AddrFrom4([4]byte(b))
@@ -89,7 +90,8 @@ func (q diagQuery) encodeRequest() []byte {
 	return b
 }
 
-// encodePortFilter returns a filter program that accepts only sockets with q.localPort, or nil for port 0.
+// encodePortFilter returns a filter program for the kernel that accepts only sockets with the local port q.localPort.
+// If q.localPort is 0, it returns nil, and all ports match.
 func (q diagQuery) encodePortFilter() []byte {
 	if q.localPort == 0 {
 		return nil
@@ -101,7 +103,8 @@ func (q diagQuery) encodePortFilter() []byte {
 	return binary.NativeEndian.AppendUint32(b, uint32(q.localPort))
 }
 
-// dumpSockets calls onSocketMessage for each TCP socket, of IPv4 and IPv6, that matches q. It ignores q.family.
+// dumpSockets calls onSocketMessage for each TCP socket that matches q. It queries IPv4 and IPv6 sockets, whatever
+// q.family is.
 func dumpSockets(q diagQuery, onSocketMessage func(m []byte) error) error {
 	for _, q.family = range []uint8{unix.AF_INET, unix.AF_INET6} {
 		err := dumpFamilySockets(q, onSocketMessage)
@@ -112,7 +115,7 @@ func dumpSockets(q diagQuery, onSocketMessage func(m []byte) error) error {
 	return nil
 }
 
-// dumpFamilySockets is like dumpSockets, for the sockets of q.family only.
+// dumpFamilySockets is like dumpSockets, but queries only sockets of the address family q.family.
 func dumpFamilySockets(q diagQuery, onSocketMessage func(m []byte) error) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
@@ -141,7 +144,8 @@ func dumpFamilySockets(q diagQuery, onSocketMessage func(m []byte) error) error 
 	}
 }
 
-// parseDiagMessages calls onSocketMessage for each socket in buf. moreExpected is false after the last message.
+// parseDiagMessages calls onSocketMessage for each socket in buf. If buf contains the end of the kernel's answer,
+// moreExpected is false.
 func parseDiagMessages(buf []byte, onSocketMessage func(m []byte) error) (moreExpected bool, err error) {
 	for len(buf) >= unix.NLMSG_HDRLEN {
 		size := int(binary.NativeEndian.Uint32(buf))
@@ -173,11 +177,11 @@ const (
 	minTCPInfoSize    = max(dataSegsInOffset, dataSegsOutOffset) + 4
 )
 
-// connectedStates is a bit mask of the TCP states of connections.
+// connectedStates is a bit mask of the TCP states in which a socket is a connection.
 const connectedStates = ^uint32(1<<tcpListen | 1<<tcpSynRecv | 1<<tcpTimeWait | 1<<tcpClose)
 
-// dumpAcceptedConns calls onSocketMessage for each accepted connection that matches q, in the calling thread's network
-// namespace. It fails for more than failAbove connections.
+// dumpAcceptedConns calls onSocketMessage for each connection in the calling thread's network namespace that matches q.
+// It skips connections that still wait to be accepted. It fails if there are more than failAbove connections.
 func dumpAcceptedConns(q diagQuery, failAbove int, onSocketMessage func(m []byte) error) error {
 	n := 0
 	return dumpSockets(q, func(m []byte) error {
@@ -191,8 +195,9 @@ func dumpAcceptedConns(q diagQuery, failAbove int, onSocketMessage func(m []byte
 	})
 }
 
-// SumConnSegments adds up the segments of all accepted connections with the given local port, in the calling thread's
-// network namespace. It fails for more than failAbove connections. SumConnSegments needs Linux 4.6.
+// SumConnSegments adds up the segments of all connections with the given local port in the calling thread's network
+// namespace. It skips connections that still wait to be accepted. It fails if there are more than failAbove
+// connections, and before Linux 4.6.
 func SumConnSegments(localPort uint16, failAbove int) (sum Segments, err error) {
 	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, failAbove, func(m []byte) error {
 		info := findNetlinkAttribute(m[diagMessageSize:], tcpInfoAttribute)
@@ -207,8 +212,8 @@ func SumConnSegments(localPort uint16, failAbove int) (sum Segments, err error) 
 	return sum, err
 }
 
-// ListConns returns the accepted connections with the given local port, in the calling thread's network namespace. It
-// fails for more than failAbove connections.
+// ListConns returns the connections with the given local port in the calling thread's network namespace. It skips
+// connections that still wait to be accepted. It fails if there are more than failAbove connections.
 func ListConns(localPort uint16, failAbove int) (conns []ConnInfo, err error) {
 	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, failAbove, func(m []byte) error {
 		conns = append(conns, parseConnInfo(m))
@@ -217,8 +222,8 @@ func ListConns(localPort uint16, failAbove int) (conns []ConnInfo, err error) {
 	return conns, err
 }
 
-// CountAcceptedConns counts the established, accepted connections with the given local port, in the calling thread's
-// network namespace. It fails for more than failAbove connections.
+// CountAcceptedConns counts the connections with the given local port that are established and accepted, in the calling
+// thread's network namespace. It fails if there are more than failAbove connections.
 func CountAcceptedConns(localPort uint16, failAbove int) (n int, err error) {
 	err = dumpAcceptedConns(diagQuery{states: 1 << tcpEstablished, localPort: localPort}, failAbove, func([]byte) error {
 		n++

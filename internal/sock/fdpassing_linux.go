@@ -18,7 +18,8 @@ const MaxFDsPerMessage = 200
 
 const MaxFDMessageSize = 64 << 10
 
-// NewFDSocketpair creates two connected, non-blocking unix sockets for passing descriptors. They are closed on exec.
+// NewFDSocketpair creates two connected, non-blocking unix sockets for passing descriptors. Child processes do not
+// inherit the sockets unless they are passed explicitly.
 func NewFDSocketpair() (pair [2]*os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -32,8 +33,8 @@ func NewFDSocketpair() (pair [2]*os.File, err error) {
 	return pair, nil
 }
 
-// SendFDs sends a message with descriptors and does not block. The message must not be empty. The caller must still
-// close the descriptors. After EAGAIN or ETOOMANYREFS, a later call may succeed.
+// SendFDs sends a message with descriptors. It does not block. The message must not be empty. The caller must still
+// close the descriptors. If SendFDs returns EAGAIN or ETOOMANYREFS, a later attempt may succeed.
 func SendFDs(socketFD int32, message []byte, fds []int) syscall.Errno {
 	var oob []byte
 	if len(fds) > 0 {
@@ -47,7 +48,8 @@ func SendFDs(socketFD int32, message []byte, fds []int) syscall.Errno {
 	}
 }
 
-// SendFDsInChunks sends descriptors in one or more messages with the same text. The caller must still close them.
+// SendFDsInChunks sends descriptors in as many messages as needed. Each message has the given text. The caller must
+// still close the descriptors.
 func SendFDsInChunks(socketFD int32, message string, fds []int) error {
 	for some := range slices.Chunk(fds, MaxFDsPerMessage) {
 		if errno := SendFDs(socketFD, []byte(message), some); errno != 0 {
@@ -57,9 +59,11 @@ func SendFDsInChunks(socketFD int32, message string, fds []int) error {
 	return nil
 }
 
-// ReceiveFDs receives a message into buf, and its descriptors into the calling thread's descriptor table. It does not
-// block. The descriptors are closed on exec. If n is 0 and errno is 0, the peer has closed the socket. If the table is
-// full or the message does not fit into buf, ReceiveFDs closes the received descriptors and returns EMFILE.
+// ReceiveFDs receives a message into buf, and the descriptors of the message into the calling thread's descriptor
+// table. It does not block. The descriptors are closed on exec.
+//
+// If n and errno are 0, the peer has closed the socket. If the descriptor table is full or the message does not fit
+// into buf, ReceiveFDs closes the received descriptors and returns EMFILE.
 func ReceiveFDs(socketFD int32, buf []byte) (n int, fds []int32, errno syscall.Errno) {
 	oob := make([]byte, unix.CmsgSpace(4*MaxFDsPerMessage))
 	var size, flags int

@@ -5,7 +5,8 @@ import "fmt"
 // ReservedDescriptors is the number of descriptors reserved for listeners, pollers, logs and files.
 const ReservedDescriptors = 128
 
-// FirstPrivateFD is the lowest descriptor that a thread opens in a private table. See UnshareDescriptorTable.
+// FirstPrivateFD is the lowest number of a descriptor that a thread opens in its private descriptor table. See
+// UnshareDescriptorTable.
 const FirstPrivateFD = 512
 
 const defaultMaxConns = 1 << 20
@@ -24,9 +25,12 @@ func MaxConnsForDescriptorLimit() int {
 // tableReserve is the number of descriptors in a private descriptor table that connections cannot use.
 const tableReserve = 64
 
-// PlanLoopsAndDescriptorTables returns the number of loops, between minLoops and maxLoops, for conns connections. If
-// one descriptor table for all loops suffices, connsPerTable is 0. Otherwise, each loop needs its own table for
-// connsPerTable connections. If even maxLoops tables do not suffice, it returns an error.
+// PlanLoopsAndDescriptorTables returns how many event loops a process needs for conns connections. The number is
+// between minLoops and maxLoops.
+//
+// If one descriptor table for all loops suffices, connsPerTable is 0. Otherwise, each loop needs its own descriptor
+// table, and connsPerTable is the number of connections that fit into a table. If the connections do not fit into
+// maxLoops tables, PlanLoopsAndDescriptorTables returns an error.
 func PlanLoopsAndDescriptorTables(conns, minLoops, maxLoops int) (loops, connsPerTable int, err error) {
 	if err = CheckDescriptorLimit(conns); err == nil {
 		return minLoops, 0, nil
@@ -39,8 +43,8 @@ func PlanLoopsAndDescriptorTables(conns, minLoops, maxLoops int) (loops, connsPe
 }
 
 // PlanFewestDescriptorTables returns the smallest number of loops that can hold conns connections if each loop has its
-// own descriptor table. A table can have descriptorLimit descriptors, of which connsPerTable can be connections. If
-// maxLoops tables do not suffice, both results are 0.
+// own descriptor table with at most descriptorLimit descriptors. connsPerTable is the number of connections that fit
+// into a table. If the connections do not fit into maxLoops tables, both results are 0.
 func PlanFewestDescriptorTables(descriptorLimit uint64, conns, minLoops, maxLoops int) (loopsOrZero, connsPerTable int) {
 	for loopsOrZero = minLoops; loopsOrZero <= maxLoops; loopsOrZero++ {
 		if connsPerTable = descriptorTableCapacity(descriptorLimit, loopsOrZero); conns <= loopsOrZero*connsPerTable {
@@ -62,7 +66,8 @@ func descriptorTableCapacity(descriptorLimit uint64, loops int) int {
 	return max(int(min(descriptorLimit, defaultMaxConns))-FirstPrivateFD-tableReserve-2*loops, 0)
 }
 
-// CheckDescriptorLimit returns an error with advice if this process cannot open descriptors for conns connections.
+// CheckDescriptorLimit returns an error if the descriptor limit of this process is too low for conns connections. The
+// error contains advice for the user.
 func CheckDescriptorLimit(conns int) error {
 	soft, hard, ok := DescriptorLimit()
 	if !ok || uint64(conns)+ReservedDescriptors <= soft {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Parameters of TCP keepalive. With package net's defaults, a million silent connections cause 67,000 probes per
-// second.
+// Parameters of TCP keepalive. The idle time is longer than package net's default, with which a million silent
+// connections would cause 67,000 probes per second.
 const (
 	keepaliveIdle     = 120 // seconds
 	keepaliveInterval = 15  // seconds
@@ -23,7 +23,8 @@ const (
 )
 
 // NewKeepaliveListenConfig returns a configuration for listeners whose connections inherit TCP_NODELAY and keepalive.
-// If reusePort is true, several listeners can share a port. control may be nil.
+// If reusePort is true, several listeners can share a port. control, if not nil, is called with each socket before it
+// is bound.
 func NewKeepaliveListenConfig(reusePort bool, control ControlFunc) net.ListenConfig {
 	lc := net.ListenConfig{
 		KeepAlive: -1, // inherited instead of set on each connection
@@ -89,7 +90,7 @@ func setNotSentLowat(fd uintptr, bytes int) error {
 	return unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, bytes)
 }
 
-// SetOnListener sets the options, except Delay, on l. Connections inherit the options from l.
+// SetOnListener sets all options except Delay on l. Connections accepted from l inherit the options.
 func (o Options) SetOnListener(l net.Listener) error {
 	network := l.Addr().Network()
 	err := withDescriptor(l, func(fd int) error {
@@ -104,14 +105,13 @@ func (o Options) SetOnListener(l net.Listener) error {
 // KeepaliveTimeout is the time after which the kernel ends a silent connection whose peer answers no keepalive probes.
 const KeepaliveTimeout = (keepaliveIdle + keepaliveProbes*keepaliveInterval) * time.Second
 
-// SetDeadPeerTimeoutFD limits the time for which sent data may stay unacknowledged (TCP_USER_TIMEOUT, see tcp(7)). It
-// affects future connections of a TCP listener. If timeout is 0, the kernel's limit of about a quarter of an hour
-// applies.
+// SetDeadPeerTimeoutFD limits the time for which sent data may stay unacknowledged (TCP_USER_TIMEOUT, see tcp(7)). The
+// limit applies to connections that a TCP listener accepts later. Listeners of other protocols are left unchanged. If
+// timeout is 0, the kernel's limit of about a quarter of an hour applies.
 //
-// noKeepalive turns keepalive off, for servers that detect dead peers themselves. With keepalive, the timeout is raised
-// to at least KeepaliveTimeout, because a shorter timeout could end a silent connection after a single lost probe.
-//
-// Listeners of other protocols are left unchanged.
+// If noKeepalive is true, keepalive is turned off, for a server that detects dead peers itself. With keepalive, a
+// timeout shorter than KeepaliveTimeout is raised to KeepaliveTimeout, because it could otherwise end a silent
+// connection after a single lost probe.
 func SetDeadPeerTimeoutFD(listenerFD int32, timeout time.Duration, noKeepalive bool) {
 	if noKeepalive {
 		_ = unix.SetsockoptInt(int(listenerFD), unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
@@ -124,7 +124,7 @@ func SetDeadPeerTimeoutFD(listenerFD int32, timeout time.Duration, noKeepalive b
 	}
 }
 
-// SetDeadPeerTimeout is like SetDeadPeerTimeoutFD, for a listener of package net.
+// SetDeadPeerTimeout is like SetDeadPeerTimeoutFD, but takes a listener of package net.
 func SetDeadPeerTimeout(l net.Listener, timeout time.Duration, noKeepalive bool) {
 	_ = withDescriptor(l, func(fd int) error {
 		SetDeadPeerTimeoutFD(int32(fd), timeout, noKeepalive)
@@ -132,11 +132,12 @@ func SetDeadPeerTimeout(l net.Listener, timeout time.Duration, noKeepalive bool)
 	})
 }
 
-// maxBindAttempts is the maximum number of ports that ListenReusePort tries if addr allows any port.
+// maxBindAttempts is the maximum number of ports that ListenReusePort tries if it may choose the port.
 const maxBindAttempts = 16
 
-// ListenReusePort opens socketCount listeners that share one port of addr. It fails if another program uses the port.
-// If addr allows any port, it tries several ports. control, if not nil, is called with each socket before it is bound.
+// ListenReusePort opens socketCount listeners that share the address and port of addr. If the port in addr is 0 or
+// empty, it chooses a free port. It fails if another program uses the port. control, if not nil, is called with each
+// socket before it is bound.
 func ListenReusePort(network, addr string, socketCount int, control ControlFunc) ([]net.Listener, error) {
 	return retryListenReusePortIfAnyPort(addr, socketCount, func(addr string, shared bool) (net.Listener, error) {
 		lc := NewKeepaliveListenConfig(shared, control)
@@ -181,7 +182,8 @@ func listenReusePortOnce(addr string, socketCount int, listen listenFunc) (liste
 }
 
 // StartDial starts to connect to target and returns the socket without waiting. The socket becomes writable when the
-// attempt has ended. TakeSocketError then returns the result. source, if valid, is the source address.
+// attempt has succeeded or failed. TakeSocketError then returns the result. If source is valid, it becomes the source
+// address.
 func StartDial(target netip.AddrPort, source netip.Addr, options Options) (int32, error) {
 	family := unix.AF_INET
 	if target.Addr().Is6() && !target.Addr().Is4In6() {
@@ -198,8 +200,8 @@ func StartDial(target netip.AddrPort, source netip.Addr, options Options) (int32
 	})
 }
 
-// StartDialUnix is like StartDial, for a unix stream socket. A path with a leading @ is an abstract name. StartDialUnix
-// fails with EAGAIN if the listener's queue is full.
+// StartDialUnix is like StartDial, but connects to a unix stream socket. A path that begins with @ is the name of an
+// abstract socket. StartDialUnix fails with EAGAIN if the listener's queue is full.
 func StartDialUnix(path string, options Options) (int32, error) {
 	return startConnect(unix.AF_UNIX, options, func(fd int) error {
 		return unix.Connect(fd, &unix.SockaddrUnix{Name: path})
@@ -238,8 +240,9 @@ func bindSourceAddrIfValid(fd int, source netip.Addr) error {
 	return unix.Bind(fd, toSockaddr(netip.AddrPortFrom(source, 0)))
 }
 
-// SetBindAddressNoPort makes the kernel choose the source port at connect(2), as StartDial does, so that connections to
-// different targets can share a port. It is a net.Dialer.Control function.
+// SetBindAddressNoPort makes the kernel choose the source port when the socket connects, and not when it is bound.
+// Connections to different targets can then have the same source port. SetBindAddressNoPort can be used as
+// net.Dialer.Control.
 func SetBindAddressNoPort(_, _ string, raw syscall.RawConn) error {
 	var err error
 	if e := raw.Control(func(fd uintptr) {

@@ -33,13 +33,15 @@ func NewEpoll(batch int) (*Poll, error) {
 	return &Poll{fd: int32(fd), events: make([]unix.EpollEvent, batch)}, nil
 }
 
-// LimitBatch limits each TryWait and Wait to n events. n is clamped to the range from 1 to the batch of NewEpoll.
+// LimitBatch limits the number of events that a call of TryWait or Wait reports. The limit is n, but at least 1 and at
+// most the batch given to NewEpoll.
 func (p *Poll) LimitBatch(n int) { p.events = p.events[:max(min(n, cap(p.events)), 1)] }
 
 // FD returns the epoll descriptor, which another Poll can watch.
 func (p *Poll) FD() int32 { return p.fd }
 
-// Add starts to watch fd for events, level-triggered. Event returns the given token with each event of fd.
+// Add starts to watch fd for events. While an event lasts, every TryWait and Wait reports it (level-triggered). Event
+// returns token together with the events of fd.
 func (p *Poll) Add(fd, token int32, events uint32) syscall.Errno {
 	return p.epollCtl(unix.EPOLL_CTL_ADD, fd, token, events)
 }
@@ -58,7 +60,8 @@ func (p *Poll) epollCtl(op int, fd, token int32, events uint32) syscall.Errno {
 	return errno
 }
 
-// TryWait fetches the pending events and returns their number. It does not block and does not inform the Go scheduler.
+// TryWait fetches the pending events and returns their number. It does not block, and calls the kernel without
+// notifying the Go scheduler.
 func (p *Poll) TryWait() (ready int) {
 	n, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])), uintptr(len(p.events)), 0, 0, 0)
 	if errno != 0 {
@@ -67,8 +70,8 @@ func (p *Poll) TryWait() (ready int) {
 	return int(n)
 }
 
-// Wait blocks until events are pending or the timeout has passed, and returns the number of events. A negative timeout
-// means no timeout. Other goroutines continue to run.
+// Wait blocks until events are pending or the timeout has passed, and returns the number of events. If timeout is
+// negative, Wait has no time limit. Other goroutines continue to run.
 func (p *Poll) Wait(timeout time.Duration) (ready int) {
 	if timeout < 0 || p.noPwait2 {
 		return p.epollWaitMilliseconds(timeout)
@@ -105,7 +108,7 @@ func (p *Poll) epollWaitMilliseconds(timeout time.Duration) (ready int) {
 	return int(n)
 }
 
-// Event returns the i-th event of the last TryWait or Wait.
+// Event returns event i of those that the last TryWait or Wait has fetched. The first event has index 0.
 func (p *Poll) Event(i int) (token int32, events uint32) {
 	e := &p.events[i]
 	return e.Fd, e.Events
@@ -113,7 +116,7 @@ func (p *Poll) Event(i int) (token int32, events uint32) {
 
 func (p *Poll) Close() { Close(p.fd) }
 
-// Eventfd is an eventfd that wakes an event loop. The loop watches FD. Any goroutine may call Signal.
+// Eventfd is an eventfd(2) that wakes an event loop. The loop watches the descriptor FD. Any goroutine may call Signal.
 type Eventfd struct {
 	FD  int32
 	seq uint64 // sequence number of its creation; see privateTables
@@ -155,7 +158,8 @@ func (e Eventfd) Clear() {
 // Close closes the eventfd. Signal must not be called after Close.
 func (e Eventfd) Close() { Close(e.FD) }
 
-// Sleep blocks the thread for about d, or less if a signal arrives. It is more precise than time.Sleep for short times.
+// Sleep blocks the calling thread for about d. A signal ends the sleep early. For short times, Sleep is more precise
+// than time.Sleep.
 func Sleep(d time.Duration) {
 	ts := unix.NsecToTimespec(d.Nanoseconds())
 	_ = unix.Nanosleep(&ts, nil)

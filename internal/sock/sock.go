@@ -15,10 +15,10 @@ type Options struct {
 	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes; 0 leaves the kernel's sizes. They are set
 	// before the handshake, which fixes the window scale.
 	SendBuffer, ReceiveBuffer int
-	// NotSentLowat is TCP_NOTSENT_LOWAT: the unsent bytes above which output is not accepted; 0 is the kernel's
-	// default.
+	// NotSentLowat is the value of TCP_NOTSENT_LOWAT. The socket accepts no more output while it has more than this
+	// number of unsent bytes. If NotSentLowat is 0, the kernel's default applies.
 	NotSentLowat int
-	// Delay leaves Nagle's algorithm on: TCP_NODELAY is not set.
+	// Delay keeps Nagle's algorithm on, which delays small writes. By default, TCP_NODELAY turns the algorithm off.
 	Delay bool
 	// ResetOnClose makes TCP connections end with a reset when the socket is closed or the process ends.
 	ResetOnClose bool
@@ -43,7 +43,7 @@ func setBufferSizeUnlessZero(fd uintptr, option, size int) error {
 	return setSocketOption(fd, option, size)
 }
 
-// DialControl is a net.Dialer.Control function that sets all options except Delay.
+// DialControl sets all options except Delay on a socket. It can be used as net.Dialer.Control.
 func (o Options) DialControl(network, _ string, raw syscall.RawConn) error {
 	var err error
 	if e := raw.Control(func(fd uintptr) { err = o.setAllExceptDelay(fd, strings.HasPrefix(network, "tcp")) }); e != nil {
@@ -52,7 +52,7 @@ func (o Options) DialControl(network, _ string, raw syscall.RawConn) error {
 	return err
 }
 
-// ControlFunc is a function that is called with a socket before the socket is bound. See net.ListenConfig.Control.
+// ControlFunc is called with a socket before the socket is bound. See net.ListenConfig.Control.
 type ControlFunc = func(network, address string, raw syscall.RawConn) error
 
 type AcceptQueue struct {
@@ -60,13 +60,13 @@ type AcceptQueue struct {
 	// Waiting is the number of connections in the queue. Max is the listener's backlog or net.core.somaxconn, whichever
 	// is smaller; the kernel admits one connection more.
 	Waiting, Max int64
-	// Inode is the socket's inode, as in "socket:[123]" in /proc/PID/fd.
+	// Inode is the inode number of the listening socket. A link in /proc/PID/fd shows it in the form "socket:[123]".
 	Inode uint32
 }
 
-// Segments counts the TCP segments of several sockets since the creation of each socket.
+// Segments counts TCP segments. The counts are sums over several sockets, each since the socket was created.
 type Segments struct {
-	// Sockets is the number of sockets. Connections that wait to be accepted are not counted.
+	// Sockets is the number of sockets in the sums. Connections that wait to be accepted are not included.
 	Sockets int
 	// In and Out count segments that carry data.
 	In, Out int64
@@ -74,7 +74,7 @@ type Segments struct {
 
 // ConnInfo contains the kernel's information about a TCP connection.
 type ConnInfo struct {
-	// Cookie identifies the connection uniquely since boot.
+	// Cookie identifies the connection. No other connection since boot has the same value.
 	Cookie        uint64
 	Local, Remote netip.AddrPort
 	// BytesIn are bytes received; BytesOut are bytes sent and acknowledged.

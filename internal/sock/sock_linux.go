@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Recv receives into p, which must not be empty. It does not block and does not inform the Go scheduler.
+// Recv receives into p, which must not be empty. It does not block, and calls the kernel without notifying the Go
+// scheduler.
 func Recv(fd int32, p []byte) (int, syscall.Errno) {
 	for {
 		n, _, errno := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), unix.MSG_DONTWAIT, 0, 0)
@@ -21,7 +22,8 @@ func Recv(fd int32, p []byte) (int, syscall.Errno) {
 	}
 }
 
-// Send sends p, which must not be empty. It does not block, raise SIGPIPE or inform the Go scheduler.
+// Send sends p, which must not be empty. It does not block or raise SIGPIPE, and calls the kernel without notifying the
+// Go scheduler.
 func Send(fd int32, p []byte) (int, syscall.Errno) {
 	for {
 		n, _, errno := syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT, 0, 0)
@@ -43,7 +45,8 @@ func SetNonblockTemporarily(blockingFDs ...int32) (setBlocking func()) {
 	}
 }
 
-// SendBuffers sends up to 64 buffers in one system call, without blocking. The first one must not be empty.
+// SendBuffers sends the buffer first and then the buffers in rest, in one system call and without blocking. It returns
+// the number of bytes sent, or 0 after an error. first must not be empty. rest may contain at most 63 buffers.
 func SendBuffers(fd int32, first []byte, rest [][]byte) (sentOrZero int) {
 	if len(rest) > 0 {
 		return sendmsgBuffers(fd, first, rest)
@@ -74,7 +77,7 @@ func sendmsgBuffers(fd int32, first []byte, rest [][]byte) (sentOrZero int) {
 	}
 }
 
-// IsWritableOrFailed reports whether a socket accepts output now or has failed.
+// IsWritableOrFailed reports whether a socket has failed or can accept output now.
 func IsWritableOrFailed(fd int32) bool {
 	poll := []unix.PollFd{{Fd: fd, Events: unix.POLLOUT}}
 	n, err := unix.Poll(poll, 0)
@@ -87,7 +90,7 @@ type Acceptor struct {
 	peer     unix.RawSockaddrAny
 }
 
-// Accept accepts one connection. The new socket is closed on exec, and is non-blocking unless a.Blocking is set. It
+// Accept accepts one connection. The new socket is closed on exec. It is non-blocking unless a.Blocking is set. It
 // inherits options such as TCP_NODELAY from the listener.
 func (a *Acceptor) Accept(listenerFD int32) (fd int32, peer netip.AddrPort, errno syscall.Errno) {
 	size := uint32(unix.SizeofSockaddrAny)
@@ -104,12 +107,14 @@ func (a *Acceptor) Accept(listenerFD int32) (fd int32, peer netip.AddrPort, errn
 	return int32(n), toRawAddrPort(&a.peer), 0
 }
 
-// PeerAddr returns the remote address of a socket, or the zero value if the address has no port. It does not block.
+// PeerAddr returns the remote address of a socket. If the address has no port, as in a unix socket, it returns the zero
+// value. It does not block.
 func PeerAddr(fd int32) netip.AddrPort {
 	return socketAddr(unix.SYS_GETPEERNAME, fd)
 }
 
-// LocalAddr returns the local address of a socket, or the zero value if the address has no port.
+// LocalAddr returns the local address of a socket. If the address has no port, as in a unix socket, it returns the zero
+// value.
 func LocalAddr(fd int32) netip.AddrPort { return socketAddr(unix.SYS_GETSOCKNAME, fd) }
 
 func socketAddr(syscallNumber uintptr, fd int32) netip.AddrPort {
@@ -122,7 +127,7 @@ func socketAddr(syscallNumber uintptr, fd int32) netip.AddrPort {
 	return toRawAddrPort(&sa)
 }
 
-// toRawAddrPort converts an address from the kernel. An address without a port becomes the zero value.
+// toRawAddrPort converts an address from the kernel. If the address has no port, it returns the zero value.
 func toRawAddrPort(sa *unix.RawSockaddrAny) netip.AddrPort {
 	switch sa.Addr.Family {
 	case unix.AF_INET:
@@ -176,7 +181,8 @@ func NewNetConnFromDup(fd int32) (net.Conn, error) {
 	return net.FileConn(f) // duplicates the descriptor
 }
 
-// CopyFDFromProcessTable copies a descriptor of the process into the calling thread's private descriptor table.
+// CopyFDFromProcessTable copies a descriptor from the process's descriptor table to the private table of the calling
+// thread. It returns the number that the descriptor has in the private table.
 func CopyFDFromProcessTable(fd int32) (int32, error) {
 	process, err := unix.PidfdOpen(unix.Getpid(), 0)
 	if err != nil {
@@ -209,8 +215,8 @@ func ShutdownWrite(fd int32) error { return unix.Shutdown(int(fd), unix.SHUT_WR)
 // Shutdown shuts down both directions of a connection, or cancels connecting. Blocked calls on the socket return.
 func Shutdown(fd int32) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) } // it fails only if the connection has ended
 
-// ResetConnNow ends a TCP connection with a reset, or cancels connecting. Blocked calls on the socket return. supported
-// is false if the socket does not support resets, such as a unix socket.
+// ResetConnNow ends a TCP connection with a reset, or cancels connecting. Blocked calls on the socket return. If the
+// socket does not support resets, for example because it is a unix socket, supported is false.
 func ResetConnNow(fd int32) (supported bool) {
 	none := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 	_, _, errno := syscall.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none))
@@ -220,7 +226,7 @@ func ResetConnNow(fd int32) (supported bool) {
 // SetResetOnClose makes the kernel send a reset when the socket is closed or the process is killed.
 func SetResetOnClose(fd int32) error { return setResetOnClose(uintptr(fd)) }
 
-// StopListening makes a socket stop listening, in all processes that share the socket.
+// StopListening makes a listening socket stop listening. The socket stops in all processes that share it.
 func StopListening(listenerFD int32) { _ = unix.Shutdown(int(listenerFD), unix.SHUT_RD) } // it fails only if the listener has stopped
 
 // Close closes descriptors. It can block only on a blocking socket with SO_LINGER.
@@ -230,7 +236,8 @@ func Close(fds ...int32) {
 	}
 }
 
-// SendFileOnBlockingSocket is like SendFile, for a blocking socket. No other goroutine may use the socket meanwhile.
+// SendFileOnBlockingSocket is like SendFile, but for a blocking socket. It makes the socket non-blocking during the
+// call, so no other goroutine may use the socket during the call.
 func SendFileOnBlockingSocket(socketFD int32, f *os.File, offset int64, n int) (int, syscall.Errno) {
 	flags, _, errno := syscall.RawSyscall(unix.SYS_FCNTL, uintptr(socketFD), unix.F_GETFL, 0)
 	if errno == 0 {

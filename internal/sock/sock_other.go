@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// NewKeepaliveListenConfig returns a configuration with package net's options and this control, without reusePort.
+// NewKeepaliveListenConfig returns a configuration that calls control and otherwise has the defaults of package net. It
+// ignores reusePort.
 func NewKeepaliveListenConfig(reusePort bool, control ControlFunc) net.ListenConfig {
 	return net.ListenConfig{Control: control}
 }
@@ -46,7 +47,7 @@ func CheckPrivateTables() error { return errors.ErrUnsupported }
 
 func ListConns(uint16, int) ([]ConnInfo, error) { return nil, errors.ErrUnsupported }
 
-// DescriptorLimit returns ok = false, because the limit can be read on Linux only.
+// DescriptorLimit always returns ok = false, because the limit can be read on Linux only.
 func DescriptorLimit() (soft, hard uint64, ok bool) { return 0, 0, false }
 
 // KeepaliveTimeout is the time after which the system ends a connection whose peer answers no keepalive probes.

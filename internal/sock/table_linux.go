@@ -25,7 +25,7 @@ import (
 // Connections are therefore numbered from FirstPrivateFD, and the free numbers below it are filled with a descriptor
 // that can neither be read nor written.
 
-// privateTables records which threads have a private descriptor table, and the eventfds in each table.
+// privateTables records which threads have a private descriptor table, and which eventfds each table contains.
 var privateTables struct {
 	count    atomic.Int32  // number of tables
 	eventfds atomic.Uint64 // number of eventfds created
@@ -53,8 +53,11 @@ func RunOnNewThread(f func()) {
 
 var startRuntimePoller sync.Once
 
-// UnshareDescriptorTable gives the calling thread a private descriptor table. Of the existing sockets and pipes, the
-// table keeps only keepFDs. The thread must come from RunOnNewThread. Call unregisterThread before the thread ends.
+// UnshareDescriptorTable gives the calling thread a private descriptor table, which starts as a copy of the process's
+// table. All sockets and pipes except keepFDs are closed in the private table. They stay open in the process's table.
+//
+// Call UnshareDescriptorTable only in a function that RunOnNewThread runs. Call unregisterThread before that function
+// returns.
 func UnshareDescriptorTable(keepFDs map[int32]bool) (unregisterThread func(), err error) {
 	startRuntimePoller.Do(func() {
 		if r, w, err := os.Pipe(); err == nil { // starts Go's poller
@@ -150,8 +153,8 @@ func (e Eventfd) isUsableByCallingThread() bool {
 	return !private || e.seq <= eventfds
 }
 
-// DescriptorLimit returns the limit of open descriptors of this process. soft is the current limit, and hard the
-// maximum to which the process may raise it.
+// DescriptorLimit returns the limit of open descriptors of this process. soft is the current limit. hard is the maximum
+// to which the process may raise its limit. If the limit cannot be read, ok is false.
 func DescriptorLimit() (soft, hard uint64, ok bool) {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
@@ -160,8 +163,9 @@ func DescriptorLimit() (soft, hard uint64, ok bool) {
 	return r.Cur, r.Max, true
 }
 
-// SetThreadPreciseTimers sets the timer slack of the calling thread to the minimum, 1 ns, until restore is called. The
-// slack is how late the kernel may wake the thread. The goroutine must be locked to the thread.
+// SetThreadPreciseTimers makes the kernel wake the calling thread as punctually as possible, until restore is called.
+// It sets the timer slack of the thread, which is how late the kernel may wake the thread, to 1 ns. The goroutine must
+// be locked to the thread.
 func SetThreadPreciseTimers() (restore func()) {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // on failure timers stay as they were
 	return func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0) }
@@ -169,11 +173,11 @@ func SetThreadPreciseTimers() (restore func()) {
 
 type ThreadUsage struct {
 	CPU time.Duration
-	// Sleeps counts how often the thread has waited (voluntary context switches).
+	// Sleeps is how often the thread has stopped running to wait (voluntary context switches).
 	Sleeps int64
 }
 
-// CurrentThreadUsage returns the usage of the calling thread, to which the goroutine must be locked.
+// CurrentThreadUsage returns the usage of the calling thread. The goroutine must be locked to the thread.
 func CurrentThreadUsage() ThreadUsage {
 	var u unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_THREAD, &u)                                               // a valid call does not fail
@@ -198,7 +202,7 @@ func ThreadCPU(tid int) time.Duration {
 	return readClock(int32(^tid<<3 | perThread | scheduled))
 }
 
-// ThreadIsRunnable reports whether a thread of this process runs or waits for a CPU.
+// ThreadIsRunnable reports whether a thread of this process is running or waiting for a CPU.
 func ThreadIsRunnable(tid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/stat", tid))
 	i := bytes.LastIndexByte(stat, ')') // after the name, which may contain anything

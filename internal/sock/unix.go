@@ -15,12 +15,13 @@ import (
 // maxUnixPath is the maximum length of a unix socket path in bytes.
 const maxUnixPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 
-// ListenUnixReplacingStale listens on a unix stream socket at path, after removing the socket of a killed process. On
-// Linux, a path with a leading @ is an abstract name without a file. On Windows, it is an error if a file exists at
-// path.
+// ListenUnixReplacingStale listens on a unix stream socket at path. If path contains the socket of a program that no
+// longer runs, it first removes this socket. On Linux, a path that begins with @ is an abstract name without a file. On
+// Windows, it is an error if a file exists at path.
 //
-// If a program may still be listening at path, or the file is not a socket, the error wraps syscall.EADDRINUSE. If two
-// programs start at the same path simultaneously, either may remove the other's socket.
+// If another program may still be listening at path, or if the file at path is not a socket, the error wraps
+// syscall.EADDRINUSE. If two programs start at the same path simultaneously, either of them may remove the other's
+// socket.
 //
 // Closing the returned listener removes the file, unless SetUnlinkOnClose(false) was called. Closing other descriptors
 // of the socket does not remove the file.

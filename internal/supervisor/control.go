@@ -88,7 +88,8 @@ func newUnstartedOutbox(socket *net.UnixConn) *outbox {
 	return o
 }
 
-// enqueue adds a message. If there is no space within timeout, it returns engine.ErrFull.
+// enqueue adds a message to the queue. If the queue is full, enqueue waits for space. If there is still no space after
+// timeout, it returns engine.ErrFull.
 func (o *outbox) enqueue(message []byte, timeout time.Duration) error {
 	if isClosed(o.closing) {
 		return engine.ErrClosed
@@ -116,7 +117,7 @@ func (o *outbox) enqueue(message []byte, timeout time.Duration) error {
 	}
 }
 
-// enqueueUrgent adds a message that is sent before all others. Only one call is allowed.
+// enqueueUrgent adds a message that is sent before all messages in the queue. It may be called only once.
 func (o *outbox) enqueueUrgent(message []byte) { o.urgent <- message }
 
 func (o *outbox) writeUntilClosedAndDrained() {

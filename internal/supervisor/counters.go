@@ -12,7 +12,7 @@ import (
 
 const publishEvery = 100 * time.Millisecond
 
-// counterBlock holds a worker's counters, in memory shared with the supervisor.
+// counterBlock holds the counters of a worker. It is stored in memory that the worker shares with the supervisor.
 type counterBlock struct {
 	counts    engine.Counters
 	loops     atomic.Int64
@@ -38,12 +38,14 @@ type endedCounters struct {
 	listeners [engine.MaxListeners]listenerCounters
 }
 
-// blockStride is the distance in bytes between the counterBlocks of successive workers. Two blocks share no cache line.
+// blockStride is the distance in bytes between the counterBlocks of successive workers. It is a multiple of 128, so
+// that two workers never write to the same cache line.
 const blockStride = int((unsafe.Sizeof(counterBlock{}) + 127) &^ 127)
 
 type sharedCounters []byte
 
-// PageSize is the size in bytes of a memory page that the supervisor and all workers share. The page is initially zero.
+// PageSize is the size in bytes of the memory page that the supervisor shares with all workers. The page initially
+// contains zeros.
 const PageSize = 1024
 
 func (c sharedCounters) workerCount() int { return len(c) / blockStride }
@@ -71,8 +73,9 @@ func (p *counterPublisher) publishToSharedMemory() {
 	}
 }
 
-// addToEndedAndClear adds a worker's counters to the sum for ended workers, and clears them. openConns is the number of
-// connections that were open in the worker.
+// addToEndedAndClear is called when a worker has ended. It adds the worker's counters to ended, which contains the sums
+// for all ended workers, and then sets the worker's counters to 0. openConns is the number of connections that were
+// open in the worker when it ended.
 func (b *counterBlock) addToEndedAndClear(ended *endedCounters) (openConns int64) {
 	var last, none engine.Counts
 	b.counts.AddToWithMaxAge(&last)

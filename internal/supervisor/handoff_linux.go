@@ -40,7 +40,8 @@ func (m *handoffReply) toError(workerIndex int, sendErr error) error {
 	return nil
 }
 
-// ChannelsNeeded implements engine.Migrator. It assumes that all workers have the same number of loops.
+// ChannelsNeeded implements engine.Migrator. It assumes that every worker has as many loops as the worker with the most
+// loops.
 func (s *Supervisor) ChannelsNeeded() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,7 +76,8 @@ func (s *Supervisor) SendListenerSockets(control *os.File, message string) error
 // SetListenersShared does nothing, because the supervisor and its workers never shut down listeners.
 func (s *Supervisor) SetListenersShared(bool) {}
 
-// ExportConns implements engine.Migrator. If a worker dies, its last known connections count as sum.Unconfirmed.
+// ExportConns implements engine.Migrator. If a worker dies, its connections that were still open are counted in
+// sum.Unconfirmed.
 func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum engine.ExportResult, err error) {
 	var mu sync.Mutex
 	err = s.distributeChannelsConcurrently(channels, func(index int, w workerState, part []*os.File) error {
@@ -93,7 +95,8 @@ func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum 
 	return sum, err
 }
 
-// waitAndCountLostConns waits up to controlTimeout for w to end, and returns the number of connections lost with it.
+// waitAndCountLostConns waits up to controlTimeout for the worker w to end. It returns the number of connections that
+// were open in the worker when it ended.
 func (s *Supervisor) waitAndCountLostConns(workerIndex int, w workerState) int {
 	select {
 	case <-w.collected:
@@ -116,8 +119,9 @@ func (s *Supervisor) StartImportingConns(channels []*os.File) error {
 	})
 }
 
-// distributeChannelsConcurrently calls the function send for each running worker and returns the first error. part is
-// the worker's share of the channels.
+// distributeChannelsConcurrently divides the channels among the workers and calls the function send for each running
+// worker. part contains the worker's channels. A worker without channels is skipped. The calls of send run
+// concurrently. distributeChannelsConcurrently returns the first error.
 func (s *Supervisor) distributeChannelsConcurrently(channels []*os.File, send func(index int, w workerState, part []*os.File) error) (err error) {
 	s.mu.Lock()
 	workers := slices.Clone(s.workers)
@@ -170,8 +174,8 @@ func newHandoffOrderHandler(e engine.Engine, publishCounters func(context.Contex
 	}
 }
 
-// startHandoffOrderHandler starts to execute the supervisor's handoff orders on e. stop aborts the current order and
-// waits for its end.
+// startHandoffOrderHandler starts a goroutine that executes the supervisor's handoff orders on e. The function stop
+// aborts the current order and waits until the goroutine has ended.
 func (w *Worker) startHandoffOrderHandler(e engine.Engine, publishCounters func(context.Context)) (stop func()) {
 	if m, ok := e.(engine.Migrator); ok {
 		m.SetListenersShared(true) // the supervisor has them as well

@@ -25,8 +25,8 @@ type osProcess struct {
 	isServing, hasStopped, hasEnded chan struct{}
 }
 
-// newMonitoredProcess returns an osProcess for cmd, which must have been started. The osProcess calls onFrame with each
-// frame that it receives from the process.
+// newMonitoredProcess returns an osProcess for cmd, which must already be started. The osProcess calls onFrame with
+// each frame that the worker sends, except the frame that reports that the worker serves.
 func newMonitoredProcess(cmd *exec.Cmd, socket *net.UnixConn, link *upgrade.OrderConn, onFrame func(frame []byte)) *osProcess {
 	p := &osProcess{
 		cmd: cmd, socket: socket, link: link, out: newUnstartedOutbox(socket), onFrame: onFrame,
@@ -62,7 +62,8 @@ func (p *osProcess) readFramesUntilStopped() {
 	}
 }
 
-// writeFramesThenSIGTERMIfDrainUnsent writes queued frames. If a drain request cannot be written, it sends SIGTERM.
+// writeFramesThenSIGTERMIfDrainUnsent writes queued frames until the outbox is closed or a write fails. If a drain
+// request is still queued then, it sends SIGTERM to the worker instead.
 func (p *osProcess) writeFramesThenSIGTERMIfDrainUnsent() {
 	p.out.writeUntilClosedAndDrained()
 	if len(p.out.urgent) > 0 && !isClosed(p.hasEnded) {

@@ -9,7 +9,7 @@ import (
 )
 
 // BroadcastToAllWorkers implements engine.Engine. If p is longer than maxBroadcast, it returns engine.ErrTooLarge. If
-// too many broadcasts are queued, it returns engine.ErrFull.
+// the queue of broadcasts is full, it returns engine.ErrFull.
 func (s *Supervisor) BroadcastToAllWorkers(p []byte) error {
 	frame, err := encodeBroadcast(p)
 	if err != nil {
@@ -18,12 +18,14 @@ func (s *Supervisor) BroadcastToAllWorkers(p []byte) error {
 	return s.tryEnqueueRelayFrame(frame, s.draining)
 }
 
-// PauseAccept implements engine.Engine. It makes all workers pause or resume accepting. It fails during a drain.
+// PauseAccept implements engine.Engine. It makes all workers stop accepting connections if paused is true, and accept
+// connections again if paused is false. It fails during a drain.
 func (s *Supervisor) PauseAccept(paused bool) error {
 	return s.tryEnqueueRelayFrame(encodePauseOrResumeAccept(paused), s.draining)
 }
 
-// QueueCloseOfPeerConns implements engine.Engine. It closes a peer's connections in all workers, even draining ones.
+// QueueCloseOfPeerConns implements engine.Engine. It asks all workers, including workers that drain, to close the
+// connections of a peer.
 func (s *Supervisor) QueueCloseOfPeerConns(peer netip.AddrPort) error {
 	return s.tryEnqueueRelayFrame(encodeClosePeerConns(peer), s.done)
 }
@@ -40,8 +42,9 @@ func (s *Supervisor) tryEnqueueRelayFrame(frame []byte, stopped <-chan struct{})
 	}
 }
 
-// requestPauseStateResend makes the relay send the current pause or resume command to all workers again, for a new
-// worker. It waits for space in the queue, until that worker ends (unlessEnded) or the supervisor drains.
+// requestPauseStateResend makes the relay send the current pause or resume command to all workers again. Call it when a
+// new worker has begun to serve, because the new worker has not received the command. If the queue is full, it waits
+// for space until the supervisor drains or the new worker has ended. The argument unlessEnded is the new worker.
 func (s *Supervisor) requestPauseStateResend(unlessEnded process) {
 	select {
 	case s.messages <- nil:
@@ -50,8 +53,8 @@ func (s *Supervisor) requestPauseStateResend(unlessEnded process) {
 	}
 }
 
-// relayFramesRememberingPause sends each queued frame to all workers until the channel ended is closed. For a nil
-// frame, it sends the current pause or resume command again.
+// relayFramesRememberingPause sends each queued frame to all workers, until the channel named ended is closed. A nil
+// frame is a request to send the current pause or resume command again.
 func (s *Supervisor) relayFramesRememberingPause(ended <-chan struct{}) {
 	var currentCommand []byte
 	for {

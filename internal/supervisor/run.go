@@ -20,12 +20,14 @@ import (
 // worker serves, publishes the worker's counters, and drains the worker on request. Call Run only once, after
 // ClaimListeners.
 //
-// A drain starts on SIGTERM, when ctx ends, when the supervisor requests it, or when the supervisor dies. In the last
-// two cases, Run also sends this process a SIGTERM if the process has not received one yet. drainTimeout limits every
-// drain except one that the supervisor has requested. If the supervisor has died, Run ends the process after
-// drainTimeout and the exit timeout.
+// Run starts a drain when SIGTERM arrives, when ctx ends, when the supervisor requests a drain, or when the supervisor
+// dies. drainTimeout limits every drain except one that the supervisor has requested. If the supervisor has requested
+// the drain or has died, Run also sends a SIGTERM to this process, unless one has already arrived.
 //
-// From the start of Run, SIGINT is discarded, and SIGHUP no longer ends the process.
+// If the supervisor has died and the process still runs after drainTimeout plus the exit timeout, Run exits the
+// process.
+//
+// From the start of Run, SIGINT has no effect, and SIGHUP no longer ends the process.
 func (w *Worker) Run(ctx context.Context, e engine.Engine, drainTimeout time.Duration, log *slog.Logger) error {
 	makeProcessIgnoreSignal(os.Interrupt)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // its default action would kill the process
@@ -103,8 +105,9 @@ type workerDrain struct {
 	ignoresSIGTERM        bool // a further SIGTERM has no effect
 }
 
-// startOrUpdateDrain starts the drain or updates its deadline. If the supervisor has requested the drain or has died,
-// it sends this process a SIGTERM, but only once and only if the process has not received one.
+// startOrUpdateDrain starts the drain. If the drain has already started, it updates the deadline. If the supervisor has
+// requested the drain or has died, startOrUpdateDrain sends a SIGTERM to this process, unless the process has already
+// received or sent itself one.
 func (d *workerDrain) startOrUpdateDrain() {
 	if d.cancel == nil {
 		d.counters.publishToSharedMemory() // the supervisor reads how many connections are open
@@ -139,15 +142,15 @@ func (d *workerDrain) waitDrainResult() error {
 	return nil
 }
 
-// flushAndNotifyStopped flushes queued messages and notifies the supervisor that this worker has stopped serving.
+// flushAndNotifyStopped writes the queued messages and then tells the supervisor that this worker has stopped serving.
 func (w *Worker) flushAndNotifyStopped(writing *sync.WaitGroup) {
 	w.out.close()
 	writing.Wait()
 	_ = w.socket.CloseWrite()
 }
 
-// handleFramesAndExitIfOrphaned executes the supervisor's commands. If the supervisor dies, it closes the channel
-// orphaned, waits for drainTimeout and the exit timeout, and then exits the process with status 1.
+// handleFramesAndExitIfOrphaned executes the supervisor's commands until the supervisor dies. It then closes the
+// channel orphaned, waits for drainTimeout plus the exit timeout, and exits the process with status 1.
 func (w *Worker) handleFramesAndExitIfOrphaned(e engine.Engine, drainRequested, orphaned chan<- struct{}, drainTimeout time.Duration, log *slog.Logger) {
 	in := bufio.NewReader(w.socket)
 	b := &broadcaster{engine: e}
@@ -198,8 +201,9 @@ type broadcaster struct {
 	lastWait time.Time // when it last waited for space in the engine
 }
 
-// broadcastRetryingBriefly sends p to this worker's connections. If the engine is full, it retries up to
-// controlTimeout, but not again within writeTimeout.
+// broadcastRetryingBriefly sends p to this worker's connections. If the engine is full, it tries again for up to
+// controlTimeout. After it has done so, it does not try again for writeTimeout, because the supervisor's other commands
+// must wait for it.
 func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
 	err := b.engine.BroadcastToAllWorkers(p)
 	if errors.Is(err, engine.ErrFull) && time.Since(b.lastWait) > writeTimeout {
@@ -212,7 +216,8 @@ func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
 	return err
 }
 
-// makeProcessIgnoreSignal makes sig have no effect on this process. sig must not arrive during the call.
+// makeProcessIgnoreSignal makes this process ignore sig, but not its child processes. sig must not arrive during the
+// call.
 func makeProcessIgnoreSignal(sig os.Signal) {
 	signal.Ignore(sig)
 	// Child processes would inherit an ignored signal.

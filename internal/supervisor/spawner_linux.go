@@ -59,7 +59,8 @@ type execSpawner struct {
 
 var errStopping = errors.New("not started: the supervisor is stopping")
 
-// openListeners opens one listener per worker for each address, or uses the sockets in the configuration.
+// openListeners prepares the listening sockets for the workers. For each address, it uses the sockets in the
+// configuration. For an address without sockets, it opens one listener per worker.
 func (sp *execSpawner) openListeners() (addrs []net.Addr, err error) {
 	sp.sockets = make([][]*os.File, len(sp.cfg.Addrs))
 	for i, at := range sp.cfg.Addrs {

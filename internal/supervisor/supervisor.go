@@ -17,14 +17,15 @@ import (
 )
 
 type Config struct {
-	// Addrs are the addresses to listen on, at least one.
+	// Addrs are the addresses to listen on. At least one address is required.
 	Addrs []Address
 	// Control, if set, is called with each socket before it is bound.
 	Control sock.ControlFunc
-	// Sockets are inherited listening sockets for each address. For an address without sockets, the supervisor itself
-	// opens listeners. The supervisor owns the sockets once it has started.
+	// Sockets contains inherited listening sockets for each address in Addrs. If an address has no sockets, the
+	// supervisor opens listeners for it. After the start, the sockets belong to the supervisor.
 	Sockets [][]net.Listener
-	// IsSuccessor means that the supervisor replaces another process. Its workers accept only after a command.
+	// IsSuccessor means that the supervisor replaces another process. The workers then accept no connections until
+	// PauseAccept(false) is called.
 	IsSuccessor bool
 	// PredecessorListeners is passed to the workers' engines; see [engine.Config].
 	PredecessorListeners []int
@@ -39,7 +40,8 @@ type Config struct {
 
 type Address struct{ Network, Addr string }
 
-// process is one run of a worker process, with the stages serving, stopped and ended. A failed run may skip to ended.
+// process is one run of a worker process. It passes through the stages serving, stopped and ended. If a run fails, it
+// may go directly to ended.
 type process interface {
 	pid() int
 	serving() <-chan struct{} // closed when the process accepts connections
@@ -108,7 +110,8 @@ type workerState struct {
 	failures  int           // consecutive runs that ended before serving
 }
 
-// CopySharedPage returns a copy of the workers' shared memory page (see PageSize), or nil after the supervisor's end.
+// CopySharedPage returns a copy of the memory page that the workers share (see PageSize). After the supervisor has
+// ended, it returns nil.
 func (s *Supervisor) CopySharedPage() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,11 +164,12 @@ func (s *Supervisor) awaitAllServedAndCallOnServing() {
 	}
 }
 
-// Started returns a channel that is closed when all workers have begun to serve or the supervisor drains.
+// Started returns a channel that is closed when all workers have begun to serve, or when the supervisor begins to
+// drain.
 func (s *Supervisor) Started() <-chan struct{} { return s.started }
 
-// CheckAllServed returns nil if all workers have begun to serve at least once. Otherwise, it returns the reason why the
-// supervisor gave up, or engine.ErrClosed.
+// CheckAllServed returns nil if every worker has begun to serve at least once. If the supervisor has given up, it
+// returns the reason. In all other cases, it returns engine.ErrClosed.
 func (s *Supervisor) CheckAllServed() error {
 	if isClosed(s.allServed) {
 		return nil
@@ -228,8 +232,8 @@ func (s *Supervisor) Loops() (sum int) {
 	return sum
 }
 
-// Counters returns the sum of the counters of all workers, including ended workers. It does not count connections that
-// were open in ended workers. A worker's counters may lag by up to publishEvery.
+// Counters returns the sums of the counters of all workers, including workers that have ended. The number of open
+// connections includes only workers that still run. The counters of a running worker may be up to publishEvery old.
 func (s *Supervisor) Counters() (sum engine.Counts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -248,7 +252,7 @@ func (s *Supervisor) Dial(engine.DialRequest) error {
 	return errors.New("a supervisor does not dial; call Dial in a worker process")
 }
 
-// Stop implements [engine.Engine]. It drains the workers. When ctx ends, it kills workers that still run.
+// Stop implements [engine.Engine]. It drains the workers. When ctx ends, Stop kills the workers that still run.
 func (s *Supervisor) Stop(ctx context.Context) error {
 	s.startDrainAndCloseListeners()
 	select {
@@ -269,7 +273,7 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 // Wait waits until the supervisor and all workers have ended.
 func (s *Supervisor) Wait() { <-s.done }
 
-// Err returns the reason why the supervisor gave up, or nil.
+// Err returns the reason why the supervisor gave up. If it has not given up, Err returns nil.
 func (s *Supervisor) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

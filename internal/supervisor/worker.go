@@ -23,7 +23,7 @@ type identity struct {
 	// Index is the worker's number, starting at 0.
 	Index     int
 	Processes int
-	// Addrs are the Server's addresses. Sockets is the number of sockets for each address.
+	// Addrs are the Server's addresses. Sockets contains the number of listening sockets for each address.
 	Addrs   []Address
 	Sockets []int
 	// Held means that the worker waits for an order before it accepts connections.
@@ -47,7 +47,7 @@ func parseWorkerIdentity(text string) (id identity, err error) {
 	return id, nil
 }
 
-// Worker represents this process as a worker of a supervisor.
+// Worker is this process in its role as a worker of a supervisor.
 type Worker struct {
 	identity
 	listeners   [][]*os.File // in the order of Addrs
@@ -63,7 +63,7 @@ type Worker struct {
 
 var currentWorker = detectWorkerFromEnv()
 
-// CurrentWorker returns this process as a worker, or nil if this process is not a worker.
+// CurrentWorker returns the Worker of this process, or nil if this process is not a worker.
 func CurrentWorker() *Worker { return currentWorker }
 
 func detectWorkerFromEnv() *Worker {
@@ -82,7 +82,7 @@ func detectWorkerFromEnv() *Worker {
 }
 
 // ClaimListeners returns the inherited listeners of each address. It fails if addrs or processes differ from the
-// supervisor's configuration. Only one call succeeds.
+// supervisor's configuration. It succeeds only once.
 func (w *Worker) ClaimListeners(addrs []Address, processes int) (all [][]net.Listener, err error) {
 	switch {
 	case w.invalid != nil:
@@ -125,12 +125,13 @@ func (w *Worker) BroadcastToAllWorkers(p []byte) error {
 	return w.out.enqueue(frame, 0)
 }
 
-// PauseAccept asks the supervisor to pause or resume accepting in all workers.
+// PauseAccept asks the supervisor to make all workers stop accepting connections, or accept connections again if paused
+// is false.
 func (w *Worker) PauseAccept(paused bool) error {
 	return w.out.enqueue(encodePauseOrResumeAccept(paused), 0)
 }
 
-// QueueCloseOfPeerConns asks the supervisor to close the connections from a peer in all workers.
+// QueueCloseOfPeerConns asks the supervisor to make all workers close their connections from peer.
 func (w *Worker) QueueCloseOfPeerConns(peer netip.AddrPort) error {
 	return w.out.enqueue(encodeClosePeerConns(peer), 0)
 }

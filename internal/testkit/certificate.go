@@ -15,8 +15,9 @@ import (
 	"time"
 )
 
-// WriteCertificate writes files with a self-signed certificate for "localhost", "there" and 127.0.0.1, and its key.
-// changes are applied before signing.
+// WriteCertificate creates a self-signed certificate for "localhost", "there" and 127.0.0.1, and writes the certificate
+// and its key to two files. It returns the paths of the files. Each function in changes can change the certificate
+// before it is signed.
 func WriteCertificate(t testing.TB, changes ...func(*x509.Certificate)) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

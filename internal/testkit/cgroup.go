@@ -11,9 +11,9 @@ import (
 // MemoryCgroup is the directory of a control group with a memory limit.
 type MemoryCgroup string
 
-// NewMemoryCgroup creates a control group without swap. The control group is removed when the test ends. limit, in
-// bytes, includes the kernel's memory for sockets. In version 1 of control groups, limit excludes the contents of the
-// sockets' buffers. The test is skipped if control groups cannot be written.
+// NewMemoryCgroup creates a control group without swap and with a memory limit in bytes. The kernel's memory for
+// sockets counts towards the limit. In version 1 of control groups, the contents of the sockets' buffers do not count.
+// The control group is removed when the test ends. If control groups cannot be written, the test is skipped.
 func NewMemoryCgroup(t testing.TB, limit int64) MemoryCgroup {
 	t.Helper()
 	parent, file := "/sys/fs/cgroup/memory", "memory.limit_in_bytes"

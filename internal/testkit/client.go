@@ -13,16 +13,17 @@ import (
 	"time"
 )
 
-// Conn is a client connection for tests. All reads and writes must end within Timeout after the Conn was created.
+// Conn is a client connection for tests. Reads and writes fail once Timeout has passed since the Conn was created.
 //
-// The methods defined here fail the test on errors. Call them only on the test's goroutine.
+// The methods defined by Conn itself fail the test on errors. Call them only on the test's goroutine.
 type Conn struct {
 	net.Conn
 	R *bufio.Reader // the buffer that the methods read from
 	t testing.TB
 }
 
-// Dial connects to a TCP address, or to a unix socket if the argument has a slash, until the end of the test.
+// Dial connects to a TCP address, or to a unix socket if addrOrSocketPath contains a slash. The connection is closed
+// when the test ends.
 func Dial(t testing.TB, addrOrSocketPath string) *Conn {
 	t.Helper()
 	network := "tcp"
@@ -55,7 +56,7 @@ func (c *Conn) Send(text string) {
 	}
 }
 
-// Expect reads the wanted bytes, and fails the test if the data differs.
+// Expect reads len(want) bytes. If the bytes differ from want, it fails the test.
 func (c *Conn) Expect(want string) {
 	c.t.Helper()
 	got := make([]byte, len(want))
@@ -64,7 +65,8 @@ func (c *Conn) Expect(want string) {
 	}
 }
 
-// ExchangeLine sends a line and expects the wanted line as the reply. Both lines are given without line feeds.
+// ExchangeLine sends a line and reads a line as the reply. If the reply differs from want, it fails the test. send and
+// want are lines without line feeds.
 func (c *Conn) ExchangeLine(send, want string) {
 	c.t.Helper()
 	c.Send(send + "\n")
@@ -91,7 +93,8 @@ func (c *Conn) CloseWrite() {
 	}
 }
 
-// ExpectEOF reads until EOF, and fails the test if the data is not as wanted. A reset also fails the test.
+// ExpectEOF reads all data until EOF. If the data differs from want, or if the server resets the connection, it fails
+// the test.
 func (c *Conn) ExpectEOF(want string) {
 	c.t.Helper()
 	if got, err := io.ReadAll(c.R); err != nil || string(got) != want {
@@ -99,7 +102,7 @@ func (c *Conn) ExpectEOF(want string) {
 	}
 }
 
-// ExpectClosed reads until the server has closed or reset the connection, and returns the data read.
+// ExpectClosed reads all data until the server closes or resets the connection, and returns the data.
 func (c *Conn) ExpectClosed() string {
 	c.t.Helper()
 	got, err := io.ReadAll(c.R)
@@ -116,7 +119,7 @@ func (c *Conn) Reset() {
 	c.Close()
 }
 
-// ReadResponse reads an HTTP response and its body. The request must not have been a HEAD request.
+// ReadResponse reads an HTTP response and its body. It cannot read the response to a HEAD request.
 func (c *Conn) ReadResponse() (*http.Response, string) {
 	c.t.Helper()
 	res, err := http.ReadResponse(c.R, nil)

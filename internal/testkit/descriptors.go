@@ -13,9 +13,9 @@ var reserved int
 
 var reservationEnded = sync.NewCond(new(sync.Mutex))
 
-// ReserveDescriptors reserves n file descriptors until the end of the test. It waits until other tests have released
-// enough, or skips the test if n exceeds the process's limit. Call it once per test, before any file or connection is
-// open.
+// ReserveDescriptors reserves n file descriptors until the end of the test. If other tests have reserved too many
+// descriptors, it waits until enough of these tests have ended. If n is too high for the process's limit, it skips the
+// test. Call it once per test, before the test opens files or connections.
 func ReserveDescriptors(t testing.TB, n int) {
 	t.Helper()
 	limit := descriptorLimit() - spareDescriptors

@@ -11,7 +11,7 @@ import (
 
 const leakTimeout = 10 * time.Second
 
-// Main runs the tests of a package and exits. It fails if goroutines still run 10 s after the last test.
+// Main runs the tests of a package and exits. If goroutines still run 10 s after the last test, the exit status is 1.
 func Main(m *testing.M) {
 	code := m.Run()
 	if code == 0 {
@@ -31,8 +31,9 @@ func GoroutineIDs() map[string]bool {
 	return ids
 }
 
-// WaitGoroutinesEnd waits up to 10 s until all goroutines have ended. It ignores its caller, goroutines of the testing
-// and os/signal packages, and goroutines in ignoreIDs. If any other goroutine remains, the error contains its stack.
+// WaitGoroutinesEnd waits until all goroutines have ended, but at most 10 s. It ignores the calling goroutine,
+// goroutines of the testing and os/signal packages, and goroutines whose IDs are in ignoreIDs. If other goroutines
+// still run after 10 s, the error contains their stacks.
 func WaitGoroutinesEnd(ignoreIDs map[string]bool) error {
 	end := time.Now().Add(leakTimeout)
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {

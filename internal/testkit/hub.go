@@ -7,7 +7,9 @@ import (
 	"testing"
 )
 
-// RESPWords returns the strings of a value that ReadRESP has returned, and its other simple values as lines.
+// RESPWords splits a RESP value, as read by ReadRESP, into words. For a bulk string, the word is the string itself. For
+// any other simple value, such as a number, the word is the line of the value, including its type character. The lines
+// that begin an array, a map or a push message are omitted.
 func RESPWords(raw string) (words []string) {
 	for raw != "" {
 		line, rest, _ := strings.Cut(raw, "\r\n")
@@ -22,7 +24,8 @@ func RESPWords(raw string) (words []string) {
 	return words
 }
 
-// WantEqual fails the test if have and want differ. The message says what they are in the words of format and args.
+// WantEqual fails the test if have and want differ. format and args describe what is compared, and are the beginning of
+// the message.
 func WantEqual[T comparable](t testing.TB, have, want T, format string, args ...any) {
 	t.Helper()
 	if have == want {

@@ -7,7 +7,8 @@ import (
 	"sync"
 )
 
-// Identity returns configurations of a server with a certificate for example.com, and of a client that trusts it.
+// Identity returns two TLS configurations: one for a server with a certificate for example.com, and one for a client
+// that trusts this certificate. All calls return the same configurations.
 var Identity = sync.OnceValues(func() (server, client *tls.Config) {
 	s := httptest.NewUnstartedServer(nil)
 	s.StartTLS()

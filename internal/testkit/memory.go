@@ -6,8 +6,10 @@ import (
 	"testing"
 )
 
-// LimitMemory sets Go's memory limit to maxBytes until the test ends. A call of restoreAndFill restores the previous
-// limit earlier, and allocates maxBytes that stay live, so that the live heap exceeds maxBytes.
+// LimitMemory sets Go's memory limit to maxBytes until the test ends.
+//
+// The function restoreAndFill can be called during the test. It restores the previous limit and then allocates maxBytes
+// bytes, which stay live until the test ends. The live heap is then larger than maxBytes.
 func LimitMemory(t testing.TB, maxBytes int64) (restoreAndFill func()) {
 	before := debug.SetMemoryLimit(maxBytes)
 	var ballast []byte
@@ -22,7 +24,8 @@ func LimitMemory(t testing.TB, maxBytes int64) (restoreAndFill func()) {
 	}
 }
 
-// LiveHeapBytes returns the size of the heap after garbage collections that include finalizers.
+// LiveHeapBytes returns the size of the live heap in bytes. It first runs the garbage collector twice, so that objects
+// with finalizers are freed, too.
 func LiveHeapBytes() int64 {
 	runtime.GC()
 	runtime.GC()

@@ -17,7 +17,8 @@ type Process struct {
 	ended  chan struct{}
 }
 
-// Start starts a command and collects its output in Process.Output. If the test fails, the end of the output is logged.
+// Start starts a command and collects its output in Process.Output. If the test fails, the last 4,000 bytes of the
+// output are logged.
 func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
 	p := &Process{Cmd: cmd, Output: new(Buffer), t: t, ended: make(chan struct{})}
@@ -52,7 +53,8 @@ func (p *Process) Signal(s os.Signal) {
 	}
 }
 
-// ExitCode waits up to Timeout for the process to exit. It returns -1 if a signal ended the process.
+// ExitCode waits until the process has exited, and returns the exit code. If a signal ended the process, the result is
+// -1. If the process has not exited after Timeout, the test fails.
 func (p *Process) ExitCode() int {
 	p.t.Helper()
 	select {
@@ -64,7 +66,8 @@ func (p *Process) ExitCode() int {
 }
 
 // WaitForOutput waits until the output of the process matches the regular expression expr. It returns the leftmost
-// match and its submatches. The test fails if the process exits without such output, or after Timeout.
+// match and its submatches. If the process exits without such output, or if there is none after Timeout, the test
+// fails.
 func (p *Process) WaitForOutput(expr string) []string {
 	p.t.Helper()
 	re := regexp.MustCompile(expr)

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// Timeout is the time for which a test waits for a condition before it fails.
+// Timeout is how long a test waits for a condition before the test fails.
 const Timeout = 2 * time.Minute
 
-// WaitFor waits until condition returns true. After Timeout, it fails the test; failure is the message. Call it on the
-// test's goroutine.
+// WaitFor waits until condition returns true. If condition is still false after Timeout, WaitFor fails the test with
+// the message failure. Call it on the test's goroutine.
 func WaitFor(t testing.TB, failure string, condition func() bool) {
 	t.Helper()
 	WaitForFunc(t, condition, func() string { return failure })
 }
 
-// WaitForFunc is like WaitFor, but obtains the message by calling failure, which happens only if the test fails.
+// WaitForFunc is like WaitFor, but the function failure returns the message. It is called only if the test fails.
 func WaitForFunc(t testing.TB, condition func() bool, failure func() string) {
 	t.Helper()
 	for end := time.Now().Add(Timeout); !condition(); time.Sleep(time.Millisecond) {
@@ -26,7 +26,7 @@ func WaitForFunc(t testing.TB, condition func() bool, failure func() string) {
 	}
 }
 
-// Receive receives a value from ch. After Timeout it fails the test; failure is the message.
+// Receive receives a value from ch. If there is none after Timeout, Receive fails the test with the message failure.
 func Receive[T any](t testing.TB, ch <-chan T, failure string) T {
 	t.Helper()
 	timer := time.NewTimer(Timeout)
@@ -40,7 +40,7 @@ func Receive[T any](t testing.TB, ch <-chan T, failure string) T {
 	}
 }
 
-// RequireNoError fails the test at once if err is not nil.
+// RequireNoError fails the test and stops it if err is not nil.
 func RequireNoError(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -48,7 +48,7 @@ func RequireNoError(t testing.TB, err error) {
 	}
 }
 
-// ExpectNoError fails the test if err is not nil. It may be called on any goroutine.
+// ExpectNoError fails the test if err is not nil, but does not stop the test. It may be called on any goroutine.
 func ExpectNoError(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

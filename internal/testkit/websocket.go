@@ -13,7 +13,8 @@ const FIN = 0x80
 
 const maxFrame = 64 << 20
 
-// HandshakeWebSocket performs the handshake and returns the response header. Each extra line ends with "\r\n".
+// HandshakeWebSocket performs the WebSocket handshake and returns the response header. extraHeaderLines are added to
+// the request. Each of these lines must end with "\r\n".
 func (c *Conn) HandshakeWebSocket(path, extraHeaderLines string) http.Header {
 	c.t.Helper()
 	c.Send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
@@ -26,7 +27,8 @@ func (c *Conn) HandshakeWebSocket(path, extraHeaderLines string) http.Header {
 	return res.Header
 }
 
-// MaskedFrame returns a client's WebSocket frame. first is the first byte, with FIN and the opcode.
+// MaskedFrame returns a WebSocket frame as a client sends it. first is the first byte of the frame, with FIN and the
+// opcode.
 func MaskedFrame(first byte, payload string) string {
 	b := []byte{first}
 	switch n := len(payload); {
@@ -45,7 +47,8 @@ func MaskedFrame(first byte, payload string) string {
 	return string(b)
 }
 
-// ReadFrame reads a server's WebSocket frame of at most 64 MiB. first is the first byte, with FIN and the opcode.
+// ReadFrame reads a WebSocket frame that a server has sent. first is the first byte of the frame, with FIN and the
+// opcode. The payload may have at most 64 MiB.
 func ReadFrame(r *bufio.Reader) (first byte, payload string, err error) {
 	var head [2]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

@@ -98,8 +98,9 @@ func (c *controlSocket) readMessage() (kind string, payload []byte, fds []int32,
 	return string(head), payload, fds, nil
 }
 
-// readExpectedMessage reads a message of the given kind into payload. If the other process aborts, the error is
-// errAborted. A timeout of 0 means no limit.
+// readExpectedMessage waits for a message of the given kind, decodes its JSON into payload and returns its files. If a
+// message of another kind arrives, it fails. If the other process aborts the upgrade, the error is errAborted. If
+// timeout is 0, the wait has no time limit.
 func (c *controlSocket) readExpectedMessage(ctx context.Context, kind string, payload any, timeout time.Duration) (files []*os.File, err error) {
 	var until time.Time
 	if timeout > 0 {

@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// OrderConn connects a supervisor with one of its workers during a handoff. The supervisor sends orders with
-// descriptors, and the worker replies to every order.
+// OrderConn is a connection between a supervisor and one of its workers. The supervisor uses it during a handoff to
+// send orders with descriptors. The worker replies to every order.
 type OrderConn struct {
 	controlSocket
 	sending sync.Mutex // held while waiting for a reply
@@ -20,7 +20,8 @@ type OrderConn struct {
 
 const kindReply = "answer"
 
-// NewOrderConnPair connects a supervisor and a worker, which must inherit workerEnd; see InheritOrderConn.
+// NewOrderConnPair returns both ends of a connection between a supervisor and a worker. The worker process must inherit
+// workerEnd and pass its descriptor to InheritOrderConn.
 func NewOrderConnPair() (supervisorEnd *OrderConn, workerEnd *os.File, err error) {
 	pair, err := sock.NewFDSocketpair()
 	if err != nil {
@@ -38,9 +39,12 @@ func InheritOrderConn(fd int) (*OrderConn, error) {
 	return &OrderConn{controlSocket: c}, nil
 }
 
-// SendOrderAndAwaitReply sends an order with files and decodes the worker's JSON reply into reply. The caller still
-// owns files. When ctx ends, the worker is told to abort. The call waits for the reply until Timeout after the deadline
-// of ctx. If ctx has no deadline, Timeout limits the whole call.
+// SendOrderAndAwaitReply sends an order with files to the worker, waits for the worker's JSON reply, and decodes it
+// into reply. The files still belong to the caller.
+//
+// When ctx ends, SendOrderAndAwaitReply tells the worker to abort the order, and still waits for the reply. If no reply
+// has arrived when Timeout has passed after the deadline of ctx, it fails. Without a deadline, it fails if no reply
+// arrives within Timeout.
 func (l *OrderConn) SendOrderAndAwaitReply(ctx context.Context, order string, reply any, files ...*os.File) error {
 	l.sending.Lock()
 	defer l.sending.Unlock()
@@ -57,8 +61,9 @@ func (l *OrderConn) SendOrderAndAwaitReply(ctx context.Context, order string, re
 	return err
 }
 
-// ServeOrders calls the function handle for each order and sends its answer as JSON, until the supervisor closes the
-// connection. handle must close the files. Its context ends when the supervisor aborts the order or exits.
+// ServeOrders calls the function handle for each order and sends the returned answer as JSON. It returns when the
+// supervisor has closed the connection and all calls of handle have ended. handle must close the files. The context
+// passed to handle ends when the supervisor aborts the order or exits.
 func (l *OrderConn) ServeOrders(handle func(ctx context.Context, order string, files []*os.File) (answer any)) {
 	var busy sync.WaitGroup
 	defer busy.Wait()

@@ -19,7 +19,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Predecessor represents the old process in the new process.
+// Predecessor is the new process's view of the old process, which it replaces.
 type Predecessor struct {
 	controlSocket
 	Listeners      []Inherited
@@ -38,7 +38,8 @@ type Inherited struct {
 
 var claimed atomic.Bool
 
-// ClaimPredecessorOnce returns the process that this process replaces, or nil. Further calls return nil.
+// ClaimPredecessorOnce returns the process that this process replaces, or nil if it replaces none. Further calls return
+// nil.
 func ClaimPredecessorOnce() (*Predecessor, error) {
 	p, err := connectPredecessor()
 	if p == nil && err == nil || !claimed.CompareAndSwap(false, true) {
@@ -118,8 +119,8 @@ func (p *Predecessor) receiveHelloAndListeners() error {
 	return nil
 }
 
-// PredecessorActivationSockets returns the service manager's sockets that the old process has passed on, and their
-// names. Only one call is allowed. The caller must close the sockets.
+// PredecessorActivationSockets returns the sockets that the service manager has opened and the old process has passed
+// on, and the names of the sockets. It may be called only once. The caller must close the sockets.
 func PredecessorActivationSockets() (names []string, files []*os.File, err error) {
 	p, err := connectPredecessor()
 	if p == nil {
@@ -128,7 +129,8 @@ func PredecessorActivationSockets() (names []string, files []*os.File, err error
 	return p.activatedNames, p.activatedFiles, nil
 }
 
-// WaitStartedOrAborted waits until the channel is closed. It fails if the old process aborts the upgrade.
+// WaitStartedOrAborted waits until the channel started is closed. If the old process aborts the upgrade before that, it
+// returns an error.
 func (p *Predecessor) WaitStartedOrAborted(started <-chan struct{}) error {
 	raw, err := p.file.SyscallConn()
 	if err != nil {
@@ -160,9 +162,13 @@ func (p *Predecessor) WaitStartedOrAborted(started <-chan struct{}) error {
 	return nil
 }
 
-// AnnounceReadyAndTakeOver tells the old process that this process can serve with the given number of loops. After the
-// reply, it calls restoreState with two files, each of which may be nil and is closed afterwards. Finally, it calls
-// takeOver with the channels. It fails if the old process continues to serve, and returns nil if it exits.
+// AnnounceReadyAndTakeOver takes over from the old process. It first tells the old process that this process can serve
+// with the given number of loops. The old process replies with channels and, optionally, with a state file and a
+// broadcast socket. AnnounceReadyAndTakeOver calls restoreState with the two files, of which each may be nil, and
+// closes the files afterwards. It then calls takeOver with the channels.
+//
+// If the old process aborts the upgrade and continues to serve, the result is an error. If the old process exits,
+// AnnounceReadyAndTakeOver returns nil, because this process must serve.
 func (p *Predecessor) AnnounceReadyAndTakeOver(loops int, restoreState func(state, broadcastSocket *os.File), takeOver func(channels []*os.File) error) error {
 	if err := p.sendMessage(kindReady, Ready{Version: Version, Loops: loops}); err != nil {
 		return p.reportServingIfPredecessorExited(err)
@@ -203,8 +209,9 @@ func (p *Predecessor) ReportFailure(cause error) error {
 // IsAborted reports whether err means that the old process continues to serve and this process must exit.
 func IsAborted(err error) bool { return errors.Is(err, errAborted) }
 
-// reportServingIfPredecessorExited returns err, the error of a message to or from the old process. But if err means
-// that the old process has exited, it reports to the first process that this process serves, and returns nil.
+// reportServingIfPredecessorExited is called with the result of sending or receiving a message. If err means that the
+// old process has exited, it reports to the first process that this process serves, and returns nil. Otherwise, it
+// returns err.
 func (p *Predecessor) reportServingIfPredecessorExited(err error) (otherErr error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 		ReportOwnPIDServing()
@@ -213,8 +220,8 @@ func (p *Predecessor) reportServingIfPredecessorExited(err error) (otherErr erro
 	return err
 }
 
-// AnswerItsLivenessChecksUntilDone replies to liveness checks until the old process has handed over everything. It
-// fails if the old process exits earlier.
+// AnswerItsLivenessChecksUntilDone replies to the liveness checks of the old process until the old process has handed
+// over everything. It then returns the last message of the old process. If the old process exits earlier, it fails.
 func (p *Predecessor) AnswerItsLivenessChecksUntilDone() (d Done, err error) {
 	for {
 		word, rest, fds, err := p.readMessage()
@@ -233,5 +240,5 @@ func (p *Predecessor) AnswerItsLivenessChecksUntilDone() (d Done, err error) {
 	}
 }
 
-// Close closes the connection to the old process, which ends the calls of other methods.
+// Close closes the connection to the old process. Other methods that wait for the old process then return.
 func (p *Predecessor) Close() { _ = p.file.Close() }

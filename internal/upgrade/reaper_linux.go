@@ -22,7 +22,8 @@ import (
 // process reads the PID of the serving process when it relays a signal, and when a process has exited. It adopts and
 // reaps orphans. Before a process reaps its successor, it writes the successor's PID and exit status to the pipe.
 
-// statusPipe is a pipe through which later processes report to the first process of a series of upgrades.
+// statusPipe is a pipe to the first process in a series of upgrades. Through the pipe, the later processes tell the
+// first process which process serves and how a process has exited.
 type statusPipe struct {
 	isFirstProcess bool // this process keeps running and reads the pipe
 	read           int
@@ -32,7 +33,8 @@ type statusPipe struct {
 // ownStatusPipe is the statusPipe of this process. It is nil if the first process exits after an upgrade.
 var ownStatusPipe atomic.Pointer[statusPipe]
 
-// EnableKeepRunningIfFirst makes this process outlive upgrades, unless an earlier process already does.
+// EnableKeepRunningIfFirst makes this process keep running after an upgrade. If this process has itself replaced a
+// process with this setting, nothing changes.
 func EnableKeepRunningIfFirst() error {
 	if ownStatusPipe.Load() != nil {
 		return nil
@@ -45,15 +47,17 @@ func EnableKeepRunningIfFirst() error {
 	return nil
 }
 
-// ReportOwnPIDServing reports to the first process, if it keeps running after upgrades, that this process serves.
+// ReportOwnPIDServing tells the first process that this process serves. If the first process does not keep running
+// after upgrades, it does nothing.
 func ReportOwnPIDServing() {
 	if l := ownStatusPipe.Load(); l != nil {
 		_, _ = unix.Write(int(l.write.Fd()), fmt.Appendln(nil, os.Getpid())) // fails if the first process has exited
 	}
 }
 
-// waitAndReportExitToFirst waits until the child process pid has exited, without reaping it, and reports the exit
-// status to the first process. It does nothing in the first process, or if no process reads reports.
+// waitAndReportExitToFirst waits until the child process with the given PID has exited, and reports the exit status to
+// the first process. It does not reap the child. It does nothing in the first process itself, or if the first process
+// does not keep running after upgrades.
 func waitAndReportExitToFirst(pid int) {
 	l := ownStatusPipe.Load()
 	if l == nil || l.isFirstProcess {
@@ -97,7 +101,8 @@ func signalsToRelay() []os.Signal {
 	return signals
 }
 
-// Reaper relays signals to the serving process and reaps children. The first process uses a Reaper after an upgrade.
+// Reaper relays signals to the serving process and reaps child processes. After an upgrade, a first process that keeps
+// running uses a Reaper.
 type Reaper struct {
 	statusPipe *statusPipe
 	successor  *Successor
@@ -109,7 +114,8 @@ type Reaper struct {
 	exitReports map[int]string // the last exit report: PID and status
 }
 
-// RelaySignalsIfFirstProcess returns a Reaper that relays signals, or nil if this process is not the first.
+// RelaySignalsIfFirstProcess returns a Reaper that relays signals to the new process. If this process is not a first
+// process that keeps running, it returns nil.
 func (s *Successor) RelaySignalsIfFirstProcess() (reaperOrNil *Reaper) {
 	l := ownStatusPipe.Load()
 	if l == nil || !l.isFirstProcess {
@@ -147,8 +153,8 @@ func (k *Reaper) readReportsAndServingPID() int {
 	}
 }
 
-// waitReportedExitError waits for a report of the exit status of process pid. It returns nil only for status 0, and an
-// error if no report arrives within exitReportTimeout.
+// waitReportedExitError waits for the report of the exit status of the process with the given PID. It returns nil if
+// the exit status is 0. It returns an error for any other status, or if no report arrives within exitReportTimeout.
 func (k *Reaper) waitReportedExitError(pid int) error {
 	for end := time.Now().Add(exitReportTimeout); ; {
 		k.readReportsAndServingPID()
@@ -166,7 +172,8 @@ func (k *Reaper) waitReportedExitError(pid int) error {
 	}
 }
 
-// ReapUntilServerExits reaps all children until the serving process has exited. It fails unless the exit code is 0.
+// ReapUntilServerExits reaps child processes until the serving process has exited. It returns an error unless the
+// serving process has exited with status 0.
 func (k *Reaper) ReapUntilServerExits() error {
 	defer k.relaying.Wait()
 	defer close(k.signals)

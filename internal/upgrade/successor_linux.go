@@ -28,7 +28,7 @@ const (
 
 var errAborted = errors.New("the old process continues to serve")
 
-// Successor represents the new process in the old process. It is not safe for concurrent use.
+// Successor is the old process's view of the new process, which replaces it. It is not safe for concurrent use.
 type Successor struct {
 	controlSocket
 	cmd          *exec.Cmd
@@ -38,7 +38,7 @@ type Successor struct {
 }
 
 // StartSuccessor starts cmd as the new process. It adds an environment variable and a descriptor to cmd. replyTimeout
-// limits the wait for each reply of the new process.
+// is how long this process waits for each reply of the new process.
 func StartSuccessor(cmd *exec.Cmd, replyTimeout time.Duration) (*Successor, error) {
 	pair, err := sock.NewFDSocketpair()
 	if err != nil {
@@ -109,12 +109,15 @@ func (s *Successor) waitReply(ctx context.Context, kind string, reply any) error
 	return s.waitAndAddExitStatusIfClosed(ctx, err)
 }
 
-// SendChannelsAndAwaitTakeOver creates channels between the loops of both processes, and waits until the new process
-// begins to take over connections. It returns this process's ends of the channels. stateFile (the handler's state) and
-// broadcastSocket may be nil. The caller must close these two files.
+// SendChannelsAndAwaitTakeOver creates channels between the loops of this process and the loops of the new process. It
+// sends one end of each channel to the new process, waits until the new process begins to take over connections, and
+// returns the other ends.
 //
-// If the numbers of loops differ and there are at most maxChannels pairs, every pair gets a channel. Otherwise, every
-// loop of the process with more loops gets one.
+// stateFile contains the handler's state. stateFile and broadcastSocket may be nil. The caller must close both.
+//
+// If both processes have the same number of loops, each loop gets one channel. Otherwise, every pair of loops gets a
+// channel if there are at most maxChannels pairs. If there are more pairs, each loop of the process with more loops
+// gets one channel.
 func (s *Successor) SendChannelsAndAwaitTakeOver(ctx context.Context, ourLoops, theirLoops int, stateFile, broadcastSocket *os.File) (ours []*os.File, err error) {
 	n := max(ourLoops, theirLoops)
 	allPairs := ourLoops != theirLoops && ourLoops*theirLoops <= maxChannels
@@ -151,8 +154,9 @@ func (s *Successor) SendChannelsAndAwaitTakeOver(ctx context.Context, ourLoops, 
 	return ours, nil
 }
 
-// waitAndAddExitStatusIfClosed returns err. But if err means that the socket was closed, it waits up to replyTimeout
-// for the new process to exit, and returns an error with the exit status.
+// waitAndAddExitStatusIfClosed is called with the result of sending or receiving a message. If err means that the new
+// process has closed the socket, it waits up to replyTimeout for the new process to exit, and returns an error with the
+// exit status. Otherwise, it returns err.
 func (s *Successor) waitAndAddExitStatusIfClosed(ctx context.Context, err error) error {
 	if !errors.Is(err, io.EOF) && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 		return err
@@ -170,7 +174,8 @@ func (s *Successor) waitAndAddExitStatusIfClosed(ctx context.Context, err error)
 	return fmt.Errorf("the new process has ended: %w", s.exitErr)
 }
 
-// MonitorAndKillIfHung regularly checks whether the new process is alive, until ctx ends. It kills a hung process.
+// MonitorAndKillIfHung regularly checks whether the new process responds. It kills a process that does not respond. It
+// returns when the process has exited or ctx ends.
 func (s *Successor) MonitorAndKillIfHung(ctx context.Context) {
 	tick := time.NewTicker(s.replyTimeout / 3)
 	defer tick.Stop()
@@ -186,7 +191,8 @@ func (s *Successor) MonitorAndKillIfHung(ctx context.Context) {
 	}
 }
 
-// ProbeAndKillIfHung kills the new process if two probes in a row fail. killed is also true if it has exited.
+// ProbeAndKillIfHung checks whether the new process responds. If the process does not respond to two probes in a row,
+// it kills the process and returns true. It also returns true if the process has already exited.
 func (s *Successor) ProbeAndKillIfHung() (killed bool) {
 	for range 2 {
 		err := s.sendMessage(kindAlive, struct{}{})
@@ -202,7 +208,8 @@ func (s *Successor) ProbeAndKillIfHung() (killed bool) {
 	return true
 }
 
-// AbortOrKill tells the new process to exit, and kills it after a second. It must not have taken over a connection.
+// AbortOrKill tells the new process to exit. If the new process still runs after a second, it kills the process. Call
+// AbortOrKill only while the new process has not taken over any connection.
 func (s *Successor) AbortOrKill() {
 	_ = s.sendMessage(kindAbort, struct{}{}) // the process may have exited
 	select {

@@ -71,19 +71,19 @@ type Ready struct {
 	Failed  string // why the new process cannot serve; "" if it can
 }
 
-// Channels is the message that starts the handoff, with N channels, a file if State is set, and a socket if Link is
-// set.
+// Channels is the message that starts the handoff. Its descriptors are N channels, followed by a file if State is set
+// and a socket if Link is set.
 type Channels struct {
 	N     int
 	State bool // a file with the handler's state
 	Link  bool // a socket for broadcasts of the other process
 }
 
-// Done is the last message of the old process, after the handoff.
+// Done is the last message of the old process. The old process sends it when the handoff is complete.
 type Done struct {
 	// Counters are the old process's monotonic counters by name; see engine.Counts.NonzeroCountersByName.
 	Counters map[string]int64
-	// Listeners are the counters of the old process's listeners, in the order of Hello.
+	// Listeners are the counters of the old process's listeners, in the same order as Hello.Listeners.
 	Listeners []ListenerCounts
 }
 

@@ -27,7 +27,7 @@ const (
 	opcode     = 0x0f
 )
 
-// masked is the bit in the second byte of a WebSocket frame that marks a masked payload.
+// masked is the bit in the second byte of a WebSocket frame that is set if the payload is masked.
 const masked = 0x80
 
 // MaxControl is the maximum payload of a ping, pong or close frame, in bytes.
@@ -56,8 +56,8 @@ func (h *Head) ReservedBits() byte { return h.First & reserved }
 // size is the size of the payload in bytes.
 func AppendHead(b []byte, first byte, size int) []byte { return appendHead(b, first, 0, size) }
 
-// AppendMaskedFrame appends a complete client frame with the given payload to b. It allocates only if b lacks capacity.
-// payload must not overlap the unused capacity of b.
+// AppendMaskedFrame appends a complete frame of a client, with a masked copy of payload, to b. It allocates memory only
+// if the capacity of b is too small. payload must not overlap the unused capacity of b.
 func AppendMaskedFrame(b []byte, firstByte byte, mask [4]byte, payload []byte) []byte {
 	b = append(appendHead(slices.Grow(b, MaxHead+len(payload)), firstByte, masked, len(payload)), mask[:]...)
 	n := len(b)
@@ -82,8 +82,9 @@ var (
 	errLong   = fmt.Errorf("control frame has more than %d bytes", MaxControl)
 )
 
-// ParseHead parses the frame head at the start of the input. If the head is incomplete, h.Len is 0. The caller must
-// check the reserved bits, the masks and the order of frames.
+// ParseHead parses the frame head at the start of the input. If the head is incomplete, h.Len is 0. ParseHead does not
+// check the reserved bits, whether the frame must be masked, and whether the frame may follow the previous frame. The
+// caller must check these.
 func ParseHead(in []byte) (h Head, err error) {
 	if len(in) == 0 {
 		return h, nil
@@ -125,8 +126,9 @@ func ParseHead(in []byte) (h Head, err error) {
 	return h, nil
 }
 
-// ApplyMask masks or unmasks src into dst. dst must be at least as long as src and may be src itself. maskOffset is the
-// number of payload bytes before src.
+// ApplyMask masks the bytes of src and stores the result in dst. Masking twice restores the original bytes. dst must be
+// at least as long as src, and may be src itself. If src is not the beginning of a payload, maskOffset is the number of
+// payload bytes before src.
 func ApplyMask(dst, src []byte, mask [4]byte, maskOffset int) {
 	m := uint32(0)
 	for i := range mask {
@@ -149,7 +151,8 @@ func ApplyMask(dst, src []byte, mask [4]byte, maskOffset int) {
 	}
 }
 
-// ValidCloseCode reports whether a close frame may contain code (RFC 6455, section 7.4, or 1012 to 1014).
+// ValidCloseCode reports whether a close frame may contain code. RFC 6455, section 7.4, defines the valid codes. The
+// codes 1012 to 1014, which were registered later, are also valid.
 func ValidCloseCode(code int) bool {
 	return code >= 1000 && code <= 1003 || code >= 1007 && code <= 1014 || code >= 3000 && code <= 4999
 }

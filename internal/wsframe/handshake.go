@@ -13,8 +13,9 @@ func AcceptValue(key string) string {
 	return base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// CheckResponseHeader checks the header of a response with status 101 to a WebSocket handshake. key is the
-// Sec-WebSocket-Key of the request. The caller must check the extensions and the subprotocol.
+// CheckResponseHeader checks the header of a response to a WebSocket handshake. The response must have status 101. key
+// is the Sec-WebSocket-Key of the request. CheckResponseHeader does not check the extensions and the subprotocol, which
+// the caller must check.
 func CheckResponseHeader(header map[string][]string, key string) error {
 	accept := AcceptValue(key)
 	upgrade, accepted := header["Upgrade"], header["Sec-Websocket-Accept"]
@@ -29,8 +30,8 @@ func CheckResponseHeader(header map[string][]string, key string) error {
 	return nil
 }
 
-// UnexpectedFieldError returns an error about a response field with an unexpected value. name is the field's canonical
-// name, and expected describes the correct value.
+// UnexpectedFieldError returns an error about a response field that has an unexpected value. name is the canonical name
+// of the field. expected describes the correct value.
 func UnexpectedFieldError(header map[string][]string, name, expected string) error {
 	value := strings.Join(header[name], ", ")
 	if len(value) > 80 {

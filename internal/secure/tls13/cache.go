@@ -8,8 +8,8 @@ import (
 )
 
 // CipherCache keeps the ciphers of active connections, because deriving a cipher takes 3 µs. It holds at most 8,192
-// ciphers, which take 7 MB. A cipher that is not used for 5 to 10 seconds is dropped. The zero value is an empty cache.
-// A CipherCache is safe for concurrent use.
+// ciphers, which take 7 MB. A cipher is dropped 5 to 10 seconds after its last use. The zero value is an empty cache. A
+// CipherCache is safe for concurrent use.
 type CipherCache struct {
 	places atomic.Pointer[[cacheSets][cacheWays]atomic.Pointer[cachedCipher]] // nil until first used
 
@@ -25,14 +25,16 @@ const (
 	cachePeriod = 5 * time.Second
 )
 
-// cachedCipher is the cipher of one direction of one end of a connection. Only this end's owner uses the field cipher.
+// cachedCipher is the cipher with which one end of a connection either encrypts or decrypts. Any goroutine may read the
+// other fields, but only the owner of the Conn may use the field cipher.
 type cachedCipher struct {
 	cipherID
 	cipher *directionCipher
 	isUsed atomic.Bool // since dropUnused was last called
 }
 
-// cipherID identifies the cipher of one direction of one end of a connection.
+// cipherID identifies a cipher in the cache. Both ends of a connection can be in the same process and have the same
+// secret, so isClient tells the ends apart.
 type cipherID struct {
 	secret   [32]byte
 	isClient bool
@@ -58,7 +60,8 @@ func (cc *CipherCache) lookup(secret *[32]byte, isClient bool) *directionCipher 
 	return nil
 }
 
-// put adds c to the cache. If the set of entries for the secret is full, c replaces a cipher in this set.
+// put adds c to the cache. The secret selects the set of cacheWays entries to which c can be added. If all entries of
+// the set are occupied, c replaces one of them.
 func (cc *CipherCache) put(secret *[32]byte, isClient bool, c *directionCipher) {
 	places := cc.places.Load()
 	for places == nil { // loops if Close is called between the two calls
@@ -112,7 +115,7 @@ func (cc *CipherCache) armDropTimer() {
 	}
 }
 
-// dropUnused drops the ciphers that were not used since the previous call.
+// dropUnused drops the ciphers that have not been used since the previous call of dropUnused.
 func (cc *CipherCache) dropUnused() {
 	cc.isArmed.Store(false) // so that a cipher that is added meanwhile arms the timer
 	left := 0

@@ -90,7 +90,8 @@ func (s suite) newCipher(secret []byte) *directionCipher {
 	return c
 }
 
-// nonceFor returns the nonce of a record by its sequence number (RFC 8446, section 5.3), valid until the next call.
+// nonceFor returns the nonce for the record with the given sequence number (RFC 8446, section 5.3). The nonce is valid
+// until the next call of nonceFor.
 func (c *directionCipher) nonceFor(sequence uint64) []byte {
 	c.nonce = c.iv
 	low := c.nonce[4:]
@@ -98,7 +99,8 @@ func (c *directionCipher) nonceFor(sequence uint64) []byte {
 	return c.nonce[:]
 }
 
-// secretTailOf returns the storage for bytes 32 to 47 of the secret of d. Only secrets for SHA-384 have these bytes.
+// secretTailOf returns where bytes 32 to 47 of the secret of d are stored. Only the secrets of SHA-384 suites have
+// these bytes.
 func (c *Conn) secretTailOf(d *direction) *[16]byte {
 	if c.rare == nil {
 		c.rare = new(rareState)
@@ -145,8 +147,9 @@ func (c *Conn) advanceSecretAndResetSequence(d *direction) {
 	clear(buffer[:])
 }
 
-// CountRecordsEncryptedWith counts the records in sent that are encrypted with secret, an application traffic secret.
-// firstSequence is the number of earlier records encrypted with secret. sent consists of complete records.
+// CountRecordsEncryptedWith returns how many records in sent are encrypted with secret, which is an application traffic
+// secret. sent must consist of complete records. firstSequence is the number of records before sent that were encrypted
+// with secret.
 func CountRecordsEncryptedWith(cipherSuite uint16, secret, sent []byte, firstSequence int) (count int) {
 	s, err := parseSuite(cipherSuite)
 	if err != nil {

@@ -8,14 +8,17 @@ import (
 	"sync"
 )
 
-// ReadInPlace decrypts the complete TLS records at the beginning of a buffer, in place. plaintext is their application
-// data, and used is the number of bytes consumed. plaintext is valid until the buffer changes or ReadInPlace is called
-// again. Use plaintext even after an error. If the error is nil, call ReadInPlace again with the unconsumed bytes.
-// ReadInPlace may write alerts and KeyUpdate answers to out. The errors are:
+// ReadInPlace decrypts the complete TLS records at the beginning of records and overwrites them. plaintext is the
+// application data in these records, and used is the number of bytes that ReadInPlace has consumed. plaintext is valid
+// until records is changed or ReadInPlace is called again.
 //
-//   - ErrAgain: more ciphertext is needed. All bytes are consumed, and the connection keeps an incomplete record.
+// plaintext may contain data even if there is an error. If the error is nil, call ReadInPlace again with the unconsumed
+// bytes. ReadInPlace may write alerts and answers to KeyUpdate messages to out. The errors are:
+//
+//   - ErrAgain: more ciphertext is needed. All bytes are consumed, and the connection stores an incomplete record until
+//     the rest of the record arrives.
 //   - io.EOF: the peer has sent close_notify. Writing is still possible.
-//   - any other: the connection is broken. Send the output and close.
+//   - any other: the connection is broken. Send the bytes in out, and then close the connection.
 //
 // Errors other than ErrAgain are final; discard the remaining ciphertext.
 func (c *Conn) ReadInPlace(out Output, records []byte) (plaintext []byte, used int, err error) {
@@ -55,8 +58,9 @@ func (c *Conn) ReadInPlace(out Output, records []byte) (plaintext []byte, used i
 	return records[start:end:end], used, err
 }
 
-// nextRecord returns the next complete record, which begins in c.rare.partial or in p. If no record is complete, it
-// keeps all of p and returns ErrAgain.
+// nextRecord returns the next complete record. The record begins with the bytes stored in c.rare.partial, if there are
+// any, and continues in p. used is the number of bytes of p that nextRecord has consumed. If no record is complete, it
+// stores all of p in c.rare.partial and returns ErrAgain.
 func (c *Conn) nextRecord(out Output, p []byte) (record []byte, used int, err error) {
 	if !c.HasPartialRecord() {
 		n, err := c.checkedRecordLenOrHeaderLen(out, p)
@@ -87,8 +91,8 @@ func (c *Conn) nextRecord(out Output, p []byte) (record []byte, used int, err er
 	}
 }
 
-// checkedRecordLenOrHeaderLen checks the header of the first record in b and returns the record's length, or HeaderLen
-// if the header is incomplete. An invalid header breaks the connection.
+// checkedRecordLenOrHeaderLen checks the header of the first record in b and returns the record's length. If the header
+// is incomplete, it returns HeaderLen. If the header is invalid, it breaks the connection and returns an error.
 func (c *Conn) checkedRecordLenOrHeaderLen(out Output, b []byte) (int, error) {
 	if len(b) > 0 && b[0] != typeApplicationData {
 		return 0, c.sendAlertAndBreak(out, alertUnexpectedMessage)
@@ -103,7 +107,8 @@ func (c *Conn) checkedRecordLenOrHeaderLen(out Output, b []byte) (int, error) {
 	return HeaderLen + n, nil
 }
 
-// decryptAndHandleRecord decrypts a record. It returns application data, and handles other content.
+// decryptAndHandleRecord decrypts a record. If the record contains application data, it returns the data. Otherwise, it
+// handles the alert or the handshake message in the record.
 func (c *Conn) decryptAndHandleRecord(out Output, record []byte) (plaintext []byte, err error) {
 	ciph := c.cachedOrNewCipher(&c.read)
 	inner, err := ciph.aead.Open(record[HeaderLen:HeaderLen], ciph.nonceFor(c.read.sequence), record[HeaderLen:], record[:HeaderLen])
@@ -206,7 +211,8 @@ func (c *Conn) handleHandshakeMessages(out Output, content []byte) error {
 	return nil
 }
 
-// handleKeyUpdate changes the key for receiving, and sends an answer if the peer has requested one.
+// handleKeyUpdate changes the key for receiving. If the peer has requested an answer, handleKeyUpdate also sends a
+// KeyUpdate and changes the key for sending.
 func (c *Conn) handleKeyUpdate(out Output, body []byte) error {
 	switch {
 	case len(body) > 1: // a key changes only between records: RFC 8446, section 5.1

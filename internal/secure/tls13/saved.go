@@ -9,8 +9,9 @@ const savedVersion = 1
 
 var errBadState = errors.New("tls13: saved state is truncated, invalid or of a different version")
 
-// AppendState appends the complete state of the connection to dst, for RestoreConn. Do not use c after RestoreConn.
-// Keep the state secret: it lets anyone read and change the traffic.
+// AppendState appends the complete state of the connection to dst, so that RestoreConn can continue the connection, for
+// example in another process. Do not use c once RestoreConn has been called. Keep the state secret, because anyone who
+// has it can read and change the traffic.
 func (c *Conn) AppendState(dst []byte) []byte {
 	dst = append(dst, savedVersion, byte(c.suite), byte(c.flags&^partialIsUsed), c.messageLen, c.idleRecords, c.sentRecords)
 	dst = append(dst, c.message[:]...)
@@ -25,7 +26,7 @@ func (c *Conn) AppendState(dst []byte) []byte {
 	return dst
 }
 
-// RestoreConn restores a connection from state, which AppendState has written. It does not retain state.
+// RestoreConn returns a connection that continues from state, which AppendState has written. It does not retain state.
 func RestoreConn(state []byte, cache *CipherCache) (c Conn, err error) {
 	const fixedLen = 12
 	if len(state) < fixedLen || state[0] != savedVersion || suite(state[1]) > aes256GCMSHA384 {

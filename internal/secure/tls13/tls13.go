@@ -46,7 +46,8 @@ const (
 	alertFatal   = 2
 )
 
-// maxIdleRecords is the maximum number of consecutive records without application data, as in BoringSSL and rustls.
+// maxIdleRecords is how many records in a row may contain no application data. More such records break the connection.
+// BoringSSL and rustls have the same limit.
 const maxIdleRecords = 32
 
 // maxRecordsPerKey is the number of records after which a KeyUpdate replaces the sending key (RFC 8446, section 5.5).
@@ -70,7 +71,8 @@ var ErrBroken = errors.New("tls13: the connection has failed")
 // errWriteClosed is returned by Conn.Write and Conn.UpdateKeys after CloseWrite.
 var errWriteClosed = errors.New("tls13: write after close_notify was sent")
 
-// Conn is one end of a TLS 1.3 connection after its handshake. Keep it small, because every idle connection has a Conn.
+// Conn is one end of a TLS 1.3 connection after its handshake. Every idle connection has a Conn, so Conn must stay
+// small.
 type Conn struct {
 	read, write direction
 	cache       *CipherCache

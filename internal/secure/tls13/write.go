@@ -56,8 +56,8 @@ func (c *Conn) writeRecordChangingKeyIfSpent(out Output, contentType byte, conte
 	c.sealRecord(out, contentType, content)
 }
 
-// UpdateKeys changes the key for sending and requests that the peer change its key, too. Calling UpdateKeys is
-// optional: Write changes the key after maxRecordsPerKey records.
+// UpdateKeys changes the key for sending and asks the peer to change its key, too. Calling UpdateKeys is optional,
+// because Write changes the key for sending after maxRecordsPerKey records.
 func (c *Conn) UpdateKeys(out Output) error {
 	switch {
 	case c.is(broken):

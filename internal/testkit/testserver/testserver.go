@@ -16,8 +16,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Start starts s, waits until s listens, and returns the address. s serves until stop is called or the test ends. If
-// s.Addr is empty, s listens on a free loopback port.
+// Start starts the server s, waits until s listens, and returns the address on which s listens. s serves until stop is
+// called or the test ends. If s.Addr is empty, s listens on a free loopback port.
 func Start(t testing.TB, s *tcp.Server) (addr string, stop func()) {
 	t.Helper()
 	up, ended := make(chan net.Addr, 1), make(chan error, 1)
@@ -41,7 +41,8 @@ func Start(t testing.TB, s *tcp.Server) (addr string, stop func()) {
 	return addr, stop
 }
 
-// FreeAddr returns a loopback address with a free port, from a range that outgoing connections do not use.
+// FreeAddr returns a loopback address with a free port. The port is from a range that the kernel does not use for
+// outgoing connections.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
 	const low, high, attempts = 20_000, 32_000, 100
@@ -57,7 +58,8 @@ func FreeAddr(t testing.TB) string {
 	return ""
 }
 
-// Build builds a command of the module in moduleDir, without cgo, and writes the program to outputDir.
+// Build builds a command of the module in moduleDir, without cgo. It writes the program to outputDir and returns the
+// path of the program.
 func Build(outputDir, moduleDir, command string) (program string, err error) {
 	program = filepath.Join(outputDir, filepath.Base(command))
 	build := exec.Command("go", "build", "-o", program, command)
