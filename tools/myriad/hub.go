@@ -138,7 +138,8 @@ func (f *hubFlags) moveTLSToOwnListenerIfRequested() error {
 	return nil
 }
 
-// requireAuthForRemoteClients returns an error if remote clients need no authentication and --insecure is not given.
+// requireAuthForRemoteClients returns an error if the flags permit remote clients to connect without authentication. If
+// --insecure is given, it returns nil.
 func (f *hubFlags) requireAuthForRemoteClients() error {
 	if f.insecure || f.hub.Users != nil || f.srv.Network == "unix" {
 		return nil

@@ -69,7 +69,8 @@ func newTerminalView(terminal *os.File) *terminalView {
 	}}
 }
 
-// updateAndThrottleRedraw updates the view, redraws at most once per minRedrawInterval, and erases it at the end.
+// updateAndThrottleRedraw updates the view with the event e. It redraws the view at most once per minRedrawInterval. At
+// the end of the run, it erases the view.
 func (v *terminalView) updateAndThrottleRedraw(e load.Event) {
 	now := v.now()
 	if e.Phase == load.Began || v.start.IsZero() {
