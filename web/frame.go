@@ -94,7 +94,8 @@ func parseFrameHead(in []byte, o socketOptions) (h frameHead, err error) {
 	return h, nil
 }
 
-// appendUnmasked appends masked payload bytes to b, without their mask. maskOffset is their position in the payload.
+// appendUnmasked removes the mask from payload bytes and appends the result to b. maskOffset is the position of
+// masked[0] in the payload.
 func appendUnmasked(b, masked []byte, mask [4]byte, maskOffset int) []byte {
 	start := len(b)
 	b = slices.Grow(b, len(masked))[:start+len(masked)]

@@ -8,7 +8,8 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// exchangeJob runs the handlers of a list of exchanges. If the connection closes first, the job drops the list.
+// exchangeJob runs the handlers of a list of exchanges. If the connection closes before the job runs, the handlers do
+// not run.
 type exchangeJob struct {
 	x           atomic.Pointer[exchange]
 	route       *route
