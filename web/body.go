@@ -135,8 +135,8 @@ func (f *bodyDecoder) parseTrailer(in []byte) (noData []byte, used int, _ error)
 // connection until the handler has read a part of the body.
 const maxUnreadBody = 64 << 10
 
-// requestBody is the body of a request. The connection's owner writes the received data into buf, and the handler reads
-// them with Read. x.mu guards all fields except x.
+// requestBody is the body of a request. The connection's owner stores the received data in buf, and the handler reads
+// the data with Read. x.mu guards all fields except x.
 type requestBody struct {
 	x *exchange
 
@@ -248,8 +248,8 @@ func (b *requestBody) resumeInput() {
 }
 
 // receiveDirectlyOrResume receives a part of the body from the socket and stores it in p. If p is small, it receives
-// into buf first, and then copies from buf to p. n is the number of bytes stored in p. If no data is available or the
-// body is complete, receiveDirectlyOrResume makes the connection's owner resume reading.
+// more data than p can hold, and keeps the rest in b.buf. n is the number of bytes stored in p. If no data is available
+// or the body is complete, receiveDirectlyOrResume makes the connection's owner resume reading.
 func (b *requestBody) receiveDirectlyOrResume(p []byte) (n int) {
 	if b.direct && !b.framing.done {
 		to := p

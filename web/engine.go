@@ -95,7 +95,8 @@ func (x *exchange) askOverloadManagerToAdmit(c *tcp.Conn, runsNow bool) (t overl
 	return t, admitted
 }
 
-// mustEndKeepAlive reports whether c must close after the next response, because the server is overloaded.
+// mustEndKeepAlive reports whether c must close after the response to the current request, because the server is
+// overloaded.
 func mustEndKeepAlive(c *tcp.Conn) bool { return core(c).Overload().IsActive(overload.EndKeepAlive) }
 
 // shortenIfOverloaded returns idleTimeout. While the server is overloaded, it returns a fraction of idleTimeout.

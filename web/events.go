@@ -23,8 +23,8 @@ type Event struct {
 	Retry time.Duration
 }
 
-// Bytes returns the encoded event, without line ends in ID and Name. The result can be sent to any number of streams,
-// for example with tcp.Ref.Send or tcp.Group.Broadcast.
+// Bytes returns the encoded event. It removes line ends from ID and Name. The result can be sent to any number of
+// streams, for example with tcp.Ref.Send or tcp.Group.Broadcast.
 func (e Event) Bytes() []byte {
 	b := make([]byte, 0, len(e.ID)+len(e.Name)+len(e.Data)+40)
 	if e.ID != "" {
@@ -85,7 +85,8 @@ var ErrNoStream = errors.New("web: the request can't become an event stream")
 func (e *Events) ServeHTTP(w http.ResponseWriter, r *http.Request) { _ = e.Subscribe(w, r, nil) }
 
 // Subscribe turns the connection of r into a stream of events after the handler of r has returned. value becomes the
-// connection's Value. The response contains the header fields of w. If middleware wraps w, see WebSocket.Upgrade.
+// connection's Value. The response contains the header fields of w. If middleware wraps w, the requirement of
+// WebSocket.Upgrade for middleware applies.
 //
 // If r can't become a stream, Subscribe answers r and returns an error that wraps ErrNoStream. Over HTTP/2, Subscribe
 // does not return before the stream has ended.

@@ -366,7 +366,7 @@ func (x *exchange) serveAndFinishOrAbort() {
 	returned = true
 }
 
-// logPanicAndAbortResponse logs the panic value v, unless it is http.ErrAbortHandler, and discards the unsent output.
+// logPanicAndAbortResponse discards the unsent output and logs the panic value v. It does not log http.ErrAbortHandler.
 // The connection closes afterwards, as in net/http.
 func (x *exchange) logPanicAndAbortResponse(v any) {
 	if v != http.ErrAbortHandler {
@@ -429,9 +429,9 @@ func (x *exchange) waitOutsidePool(f func()) {
 }
 
 // bufferOrDiscardBodyInput buffers the part of the input that belongs to the body of x. After the response, it discards
-// this part instead. in must contain all input that is available. bufferOrDiscardBodyInput stops reading from the
-// connection if the buffer is full, if Read can receive from the socket itself, or if in continues after the end of the
-// body.
+// this part instead. The caller must pass all available input. bufferOrDiscardBodyInput stops reading from the
+// connection if the buffer is full, if Read can receive from the socket itself, or if the input continues after the end
+// of the body.
 func (x *exchange) bufferOrDiscardBodyInput(c *tcp.Conn, in []byte) (used int) {
 	if len(in) == 0 {
 		return 0

@@ -39,9 +39,9 @@ const maxFields = 1000
 var headEnd = []byte("\r\n\r\n")
 
 // completeHeadLength returns the length of the HTTP head at the beginning of the input, or 0 if the head is incomplete.
-// The length includes the blank line after the head, and a blank line before the head if there is one. An earlier call
-// has not found the end of the head in the first alreadySearched bytes. completeHeadLength returns an error if the head
-// is larger than maxBytes bytes, or if a line ends with LF alone.
+// The length includes the blank line after the head, and a blank line before the head if there is one. alreadySearched
+// is the number of bytes in which an earlier call has not found the end of the head. completeHeadLength returns an
+// error if the head is larger than maxBytes bytes, or if a line ends with LF alone.
 func completeHeadLength(in []byte, alreadySearched, maxBytes int) (int, error) {
 	start := 0
 	if bytes.HasPrefix(in, headEnd[:2]) {

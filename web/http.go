@@ -28,9 +28,9 @@ import (
 // descriptor table, and if the request body has arrived with the header.
 //
 // A call that takes longer than about 5 ms does not hold up other connections, because another goroutine continues the
-// loop. If slow calls recur, or if the handler waits for its client, HTTP moves the handler back to Pool for at least 1
-// s. If the handler moves back to Pool again soon afterwards, it stays there twice as long as before, but at most 1
-// min.
+// loop. If slow calls recur, or if the handler waits for its client, HTTP moves the handler back to Pool for at least
+// one second. If the handler soon moves back to Pool again, it stays there twice as long as before, but at most one
+// minute.
 //
 // With an http.ServeMux, HTTP moves the handlers of each pattern separately, up to 1,024 patterns. Any other Handler
 // moves as a whole. [HTTP.Routes] shows where the handlers run. Handlers marked as [Quick] always run on the event
@@ -199,9 +199,9 @@ func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// serveNextRequest handles the request at the beginning of the input, and pipelined requests after it. If the header of
-// the first request is incomplete, used is 0. An earlier call has not found the end of the header in the first
-// alreadySearched bytes. If keepReading is true, the caller may continue with the rest of the input.
+// serveNextRequest handles the request at the beginning of the input, and pipelined requests after it. alreadySearched
+// is the number of bytes in which an earlier call has not found the end of the header. If the header is still
+// incomplete, used is 0. If keepReading is true, the caller may continue with the rest of the input.
 func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (used int, keepReading bool) {
 	n, err := completeHeadLength(in, alreadySearched, h.maxHeadBytes(c))
 	if err != nil {

@@ -175,7 +175,8 @@ func (hc *http2Conn) Closed(c *tcp.Conn, reason error) {
 	}
 }
 
-// singleConnListener is a NetListener that accepts one connection and then fails, which ends http.Server.Serve.
+// singleConnListener is a NetListener that accepts one connection and then returns an error. The error ends
+// http.Server.Serve.
 type singleConnListener struct {
 	*tcp.NetListener
 	accepted bool

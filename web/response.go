@@ -75,8 +75,8 @@ func (w *response) recycleBuffers() {
 // bodyBufferSize is the size of the buffer for a response body. A body that fits gets a Content-Length, as in net/http.
 const bodyBufferSize = 2048
 
-// flushSize is the maximum number of output bytes in the buffer of a response. More output is sent before the handler
-// returns.
+// flushSize is the maximum number of output bytes that are buffered. If a handler writes more output, the buffered
+// output is sent before the handler returns.
 const flushSize = 16 << 10
 
 type bodyFramer response

@@ -223,8 +223,8 @@ func (s *Setting) parseBoolOrWord(text string) (on bool, err error) {
 }
 
 // textsThatSetField returns the texts from which s can restore the current value of its field in c. If the field is
-// empty, it returns nil. Several settings can share a field. If another of these settings must restore the value,
-// textsThatSetField also returns nil.
+// empty, it returns nil. Several settings can share a field. If another of these settings must restore the current
+// value, textsThatSetField also returns nil.
 func (s *Setting) textsThatSetField(c *Config) (texts []string) {
 	value, ok := s.fieldValue(c, false)
 	first := s.Name == s.field
@@ -282,8 +282,8 @@ func (s *Setting) isListedIn(commaSeparated string) bool {
 	return slices.Contains(names, s.Name) || slices.Contains(names, s.field)
 }
 
-// missingRequiredSetting returns the name of the setting that s requires if that setting is not in given. Otherwise, or
-// if s requires no setting, it returns "".
+// missingRequiredSetting returns the name of the setting that s requires. If the required setting is in given, or if s
+// requires no setting, it returns "".
 func (s *Setting) missingRequiredSetting(given []*Setting) (nameOrEmpty string) {
 	needed := s.tag.Get("needs")
 	if slices.ContainsFunc(given, func(g *Setting) bool { return g.field == needed }) {

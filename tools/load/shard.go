@@ -8,7 +8,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// Indexes of counters. totals contains one set of counters for the whole run and one for the window.
+// Indexes of the counters in counts. Each shard has counts for the whole run, and counts for the measurement window.
 const (
 	nSent = iota
 	nAnswered

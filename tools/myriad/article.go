@@ -24,8 +24,9 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// articles maps the name of each page in docs/articles to its scenarios. only is a pattern for the names of the runs,
-// as in the flag --only of "myriad bench". If only is "", the article includes all runs of the scenarios.
+// articles maps the name of each page in docs/articles to its scenarios. The field only is a pattern for the names of
+// the runs, as in the flag --only of "myriad bench". If the pattern is empty, the article includes all runs of the
+// scenarios.
 var articles = map[string]struct {
 	scenarios []string
 	only      string

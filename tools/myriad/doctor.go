@@ -193,8 +193,8 @@ func (f *doctorFlags) confirmAndApplyChanges(cmd *cobra.Command, r *doctor.Repor
 
 const maxReplyBytes = 64
 
-// askToApplyChanges asks the user whether to apply the changes, and reads the answer from in. If ctx ends before the
-// user has answered, it returns an error. A goroutine then continues to wait for the answer.
+// askToApplyChanges asks the user whether to apply the changes, and waits for the answer. If ctx ends before the user
+// has answered, it returns an error. A goroutine then continues to wait for the answer.
 func askToApplyChanges(ctx context.Context, in io.Reader, out io.Writer, changeCount int) (confirmed bool, _ error) {
 	changes := fmt.Sprintf("these %d changes", changeCount)
 	if changeCount == 1 {

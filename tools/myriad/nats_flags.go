@@ -76,8 +76,8 @@ const maxSecretBytes = 1024 // NATS sends it in a message of at most about 4,000
 // environment variable.
 type secretFlag struct{ name, variable, file string }
 
-// addFlag adds the flag. In the help, the flag's description is "FILE with the secret", followed by the text help and
-// the default.
+// addFlag adds the flag. The description of the flag in the help output begins with "FILE with the secret". The
+// parameter help continues this description.
 func (f *secretFlag) addFlag(flags *pflag.FlagSet, name, variable, help string) {
 	f.name, f.variable = name, variable
 	flags.StringVar(&f.file, name, "", "`FILE` with the secret "+help+" (default: the environment variable "+variable+", or none)")

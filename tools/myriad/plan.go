@@ -101,7 +101,7 @@ func (f *planFlags) addCheckAndOutputFlags(flags *pflag.FlagSet) {
 }
 
 // newNumberParser returns a function that parses a number such as 1.5k. If a text is not a number, the function returns
-// an error with the text of the argument expected.
+// a quantity.Error that describes the expected input with the given text.
 func newNumberParser(expected string) func(string) (float64, error) {
 	return func(text string) (float64, error) {
 		n, ok := quantity.ParseNumberWithSuffix(text)
