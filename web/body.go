@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// maxChunkLine is the maximum size in bytes of the line before a chunk, including chunk extensions.
+// maxChunkLine is the maximum size in bytes of the line at the beginning of each chunk, including chunk extensions.
 const maxChunkLine = 256
 
 // maxChunkOverhead limits the overhead of a chunked body in bytes, as in net/http. Each chunk line adds its size to the
@@ -184,7 +184,8 @@ func (b *requestBody) decodeBodyIntoBuffer(in []byte) (used int) {
 // receive them from the socket itself.
 const minDirectReceive = 16 << 10
 
-// freeBodyBuffers contains buffers for bodies of which minDirectReceive bytes or more arrive at once.
+// freeBodyBuffers contains unused buffers for request bodies. A body gets such a buffer if at least minDirectReceive
+// bytes of the body arrive at once.
 var freeBodyBuffers = sync.Pool{New: func() any { return new([maxUnreadBody]byte) }}
 
 func (b *requestBody) isFull() bool { return len(b.buf)-b.readOffset >= maxUnreadBody }
@@ -219,8 +220,8 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	}
 }
 
-// sendContinueUnlessResponding sends 100 Continue, unless the response has started. The caller holds b.x.mu, which is
-// released while the function waits for space in a full mailbox.
+// sendContinueUnlessResponding sends 100 Continue, unless the response has started. The caller holds b.x.mu. If the
+// connection's mailbox is full, sendContinueUnlessResponding waits and releases b.x.mu meanwhile.
 func (b *requestBody) sendContinueUnlessResponding() {
 	b.continueSent = true
 	b.x.retryWhileMailboxFull(func() error {

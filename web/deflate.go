@@ -149,8 +149,8 @@ func (g *Group) groupFor(s Socket) *tcp.Group {
 // defaultMinCompressed is the minimum size in bytes of a message that is compressed by default.
 const defaultMinCompressed = 1 << 10
 
-// CompressedFrame encodes and compresses a message of a server. Send the result only to clients that accept compressed
-// messages; see [Socket.Compressed]. Messages below 1 KiB are encoded without compression.
+// CompressedFrame encodes and compresses a message that a server sends. Send the result only to clients that accept
+// compressed messages; see [Socket.Compressed]. CompressedFrame does not compress messages below 1 KiB.
 func CompressedFrame(kind Kind, message []byte) []byte {
 	if len(message) < defaultMinCompressed {
 		return Frame(kind, message)

@@ -190,7 +190,7 @@ func (j *exchangeJob) runHandlers(holdOrNil engine.LoopHold) {
 	}
 }
 
-// rejectThisAndFollowing answers x and the requests after x with 503. holdOrNil is nil on a worker.
+// rejectThisAndFollowing answers x and the requests after x with the status 503. holdOrNil is nil on a worker.
 func (x *exchange) rejectThisAndFollowing(holdOrNil engine.LoopHold) {
 	for ; x != nil; x = x.markReadyAndPostResponses() {
 		x.loop.hold = holdOrNil

@@ -38,14 +38,15 @@ import (
 type HTTP struct {
 	// Handler answers requests. The default is http.DefaultServeMux.
 	Handler http.Handler
-	// Pool runs the handlers. If the pool rejects or sheds a request, the answer is 503. While a handler waits for its
-	// client, it does not count as a worker.
+	// Pool runs the handlers. If the pool rejects or sheds a request, HTTP answers the request with the status 503.
+	// While a handler waits for its client, the handler does not count as a worker.
 	//
 	// The default is a single pool for all HTTP values of the process. It has at most 10,000 workers and 1,048,576
 	// queued requests, and sheds nothing.
 	Pool *pool.Pool
-	// MaxHeaderBytes is the maximum size of a request's header, including the request line. A larger header is answered
-	// with 431. The default is 32 KiB. MaxHeaderBytes must be less than Limits.MaxMessage of the server.
+	// MaxHeaderBytes is the maximum size of a request's header, including the request line. A request with a larger
+	// header is answered with the status 431. The default is 32 KiB. MaxHeaderBytes must be less than Limits.MaxMessage
+	// of the server.
 	MaxHeaderBytes int
 	// ReadHeaderTimeout limits the time from the first byte of a request to the end of its header. IdleTimeout limits
 	// the time from a response to the next request. A connection that exceeds a limit is closed, up to 10 ms late. By
@@ -402,7 +403,8 @@ func (h *HTTP) Draining(c *tcp.Conn) {
 	}
 }
 
-// NextProtos implements tcp.ALPNHandler. It adds HTTP/1.1 and, unless DisableHTTP2 is set, HTTP/2.
+// NextProtos implements tcp.ALPNHandler. It adds HTTP/1.1 to the configured protocols. Unless DisableHTTP2 is set, it
+// also adds HTTP/2.
 func (h *HTTP) NextProtos(configured []string) []string {
 	all := slices.DeleteFunc(slices.Clone(configured), func(p string) bool { return p == "h2" || p == "http/1.1" })
 	if !h.DisableHTTP2 {
@@ -439,9 +441,9 @@ func Quick(h http.Handler) http.Handler {
 
 type quickHandler struct{ http.Handler }
 
-// Blocking marks h as a handler that often waits or computes for long, and always runs on the pool. Unmarked handlers
-// run on the event loop while their calls prove quick; see [HTTP]. Use the result like that of [Quick]. Blocking panics
-// if h is nil.
+// Blocking marks h as a handler that often waits or computes for long. h always runs on the pool. A handler without a
+// mark runs on the event loop while its calls prove quick; see [HTTP]. Use the result like that of [Quick]. Blocking
+// panics if h is nil.
 func Blocking(h http.Handler) http.Handler {
 	if h == nil {
 		panic("web: Blocking: the http.Handler is nil; expected a handler")

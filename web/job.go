@@ -36,7 +36,7 @@ func (j *exchangeJob) takeExchange() *exchange { return j.x.Swap(nil) }
 
 func (j *exchangeJob) Run(context.Context) { j.runHandlers(nil) }
 
-// Dropped implements pool.Dropper. It answers the requests of the job with 503.
+// Dropped implements pool.Dropper. It answers the requests of the job with the status 503.
 func (j *exchangeJob) Dropped(error) {
 	j.overload.Abandon(&j.ticket)
 	j.takeExchange().rejectThisAndFollowing(nil)

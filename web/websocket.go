@@ -54,8 +54,8 @@ func (f OnMessage) Message(s Socket, kind Kind, message []byte) { f(s, kind, mes
 func (OnMessage) Closed(Socket, error) {}
 
 // WebSocket upgrades HTTP connections to WebSockets (RFC 6455). Register a WebSocket as an [http.Handler], or call
-// Upgrade in another handler. A handler that is marked as [Quick] upgrades a connection without a goroutine. To connect
-// to another server as a client, call Dial. The same Handler handles the dialed sockets.
+// Upgrade in another handler. If that handler is marked as [Quick], the upgrade does not need a goroutine. To connect
+// to another server as a client, call Dial. The field Handler also handles the dialed sockets.
 //
 // An idle WebSocket takes about 50 bytes more than an idle connection. WebSocket answers pings and performs the closing
 // handshake. With Server.Heartbeat, it pings silent peers. Do not change the fields after the first use.
@@ -358,7 +358,7 @@ func (ws *WebSocket) minCompressedBytes() int {
 	return ws.MinCompressed
 }
 
-// Opened is never called, because the connection is already open when the upgrade begins.
+// Opened is never called, because the connection is already open when v becomes its handler.
 func (v *negotiatedSocket) Opened(*tcp.Conn) {}
 
 func (v *negotiatedSocket) Missed(c *tcp.Conn, n int64) {

@@ -200,8 +200,9 @@ func joinIntervalsIntoTimeParts(intervals []Interval, maxParts int) []Interval {
 	return folded
 }
 
-// Join adds the next interval to i. Counts are added up, and gauges are those of the later interval. Percentiles are
-// exact if both intervals have Histograms. Otherwise, Join keeps the worse value of each percentile.
+// Join adds the next interval to i. Counts are added up. Gauges, such as memory, get the values of the later interval.
+// If both intervals have Histograms, the joined percentiles are exact. Otherwise, Join keeps the worse value of each
+// percentile.
 func (i *Interval) Join(next Interval) {
 	was := *i
 	mergeFieldsByTag(i, &next, true)
@@ -243,7 +244,7 @@ const (
 	Done Phase = "done"
 )
 
-// Event is one event of a run. Each line of a stream is an Event as JSON. All reports can be derived from the events.
+// Event is one event of a run. Each line of a stream contains one Event as JSON.
 type Event struct {
 	Phase        Phase         `json:"phase"`
 	Snapshot     Snapshot      `json:"snapshot" merge:"sum"`
@@ -259,7 +260,7 @@ type Event struct {
 	Result    *Result `json:"result,omitempty"`
 }
 
-// Plan describes a run before its start.
+// Plan describes what a run is going to do. The first event of a run contains a Plan.
 type Plan struct {
 	Start   time.Time `json:"start"`
 	Targets []string  `json:"targets"`

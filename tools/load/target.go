@@ -27,7 +27,8 @@ func (t resolvedTarget) String() string {
 	return t.addr.String()
 }
 
-// sourceIfSameFamily returns source if it has the target's address family, otherwise the zero netip.Addr.
+// sourceIfSameFamily returns source if source and the target have the same address family. Otherwise, it returns the
+// zero netip.Addr.
 func (t resolvedTarget) sourceIfSameFamily(source netip.Addr) netip.Addr {
 	if t.path != "" || source.Unmap().Is4() != t.addr.Addr().Unmap().Is4() {
 		return netip.Addr{}

@@ -62,7 +62,8 @@ func (v *lineVerification) appendUniqueConnLine(dst []byte, ref engine.Ref) []by
 	return append(dst, v.lineEnd...)
 }
 
-// maxInFlightPerShard divides v.limit equally among the shards that have connections left to verify.
+// maxInFlightPerShard returns the maximum number of lines in flight per shard. It divides v.limit equally among the
+// shards that have connections left to verify.
 func (v *lineVerification) maxInFlightPerShard() int {
 	walking := max(v.shardsLeft.Load(), 1)
 	return int((v.limit + walking - 1) / walking)

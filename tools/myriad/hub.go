@@ -175,7 +175,7 @@ func (f *hubFlags) readUsersAndRegisterReload(cmd *cobra.Command) error {
 	return nil
 }
 
-// enforceTimeout limits how long the check of all clients' rights may take after the users file was reloaded.
+// enforceTimeout limits the time for checking the rights of all clients after the users file has been reloaded.
 const enforceTimeout = 30 * time.Second
 
 // reloadUsersAndEnforce reads the users file again, and closes clients that have lost their rights.

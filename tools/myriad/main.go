@@ -47,7 +47,7 @@ func runCommandLine(ctx context.Context, args []string, in io.Reader, out, errOu
 	return 1
 }
 
-// usageError is an error in how the command was used, and causes exit code 2.
+// usageError reports that the user has used the command wrongly. It makes the program exit with the code 2.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }

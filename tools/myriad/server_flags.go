@@ -178,7 +178,8 @@ func parseOnOff(text string) (off bool, err error) {
 	return false, quantity.Error("on or off")
 }
 
-// systemdListenerIfRequested returns the listener from systemd, or nil if --addr denotes none.
+// systemdListenerIfRequested returns the listener that systemd has opened for --addr. If --addr is an ordinary address,
+// it returns nil.
 func (f *serverFlags) systemdListenerIfRequested() (net.Listener, error) {
 	if !isSystemdAddr(f.srv.Addr) {
 		return nil, nil
