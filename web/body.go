@@ -11,11 +11,12 @@ import (
 	"sync"
 )
 
-// maxChunkLine is the maximum size in bytes of the line before a chunk, including chunk extensions.
+// maxChunkLine is the maximum size in bytes of the line at the beginning of each chunk, including chunk extensions.
 const maxChunkLine = 256
 
-// maxChunkOverhead limits the total overhead of chunk lines in bytes, as in net/http. For each chunk, the size of its
-// line is added to the total, and 16 bytes plus twice the size of its data are subtracted.
+// maxChunkOverhead limits the overhead of a chunked body in bytes, as in net/http. Each chunk line adds its size to the
+// overhead. The chunk then subtracts 16 bytes plus twice the size of its data, so only small chunks with long lines
+// reach the limit.
 const maxChunkOverhead = 16 << 10
 
 const maxTrailer = 8 << 10
@@ -35,8 +36,9 @@ func newBodyDecoder(length int64) bodyDecoder {
 	return bodyDecoder{remaining: max(length, 0), chunked: length < 0, done: length == 0}
 }
 
-// nextData decodes the body data at the beginning of the input, at most maxBytes bytes. used is the number of consumed
-// input bytes, including framing. It is 0 if more input is needed or the body is done.
+// nextData decodes the beginning of the input, and returns at most maxBytes bytes of body data. used is the number of
+// input bytes that nextData has consumed, including chunk lines and the trailer. If nextData consumes only such
+// framing, data is empty. If nextData needs more input or the body is complete, used is 0.
 func (f *bodyDecoder) nextData(in []byte, maxBytes int) (data []byte, used int, err error) {
 	if f.done || len(in) == 0 {
 		return nil, 0, nil
@@ -65,7 +67,8 @@ func (f *bodyDecoder) nextData(in []byte, maxBytes int) (data []byte, used int, 
 	return nil, 2, nil
 }
 
-// wholeChunkedBodyLength returns the encoded length of the chunked body in the input, or 0 if incomplete or invalid.
+// wholeChunkedBodyLength returns the encoded length of the chunked body at the beginning of the input. If the body is
+// incomplete or invalid, it returns 0.
 func wholeChunkedBodyLength(in []byte) (lengthOrZero int) {
 	for f := newBodyDecoder(-1); !f.done; {
 		_, used, err := f.nextData(in[lengthOrZero:], len(in))
@@ -128,10 +131,12 @@ func (f *bodyDecoder) parseTrailer(in []byte) (noData []byte, used int, _ error)
 	return nil, i + len(headEnd), nil
 }
 
-// maxUnreadBody is the number of buffered body bytes at which the server stops reading until the handler has read some.
+// maxUnreadBody is the size in bytes of a full body buffer. When the buffer is full, the server stops reading from the
+// connection until the handler has read a part of the body.
 const maxUnreadBody = 64 << 10
 
-// requestBody is a request's body. The connection's owner fills it for the handler. x.mu guards all fields except x.
+// requestBody is the body of a request. The connection's owner stores the received data in buf, and the handler reads
+// the data with Read. x.mu guards all fields except x.
 type requestBody struct {
 	x *exchange
 
@@ -175,10 +180,12 @@ func (b *requestBody) decodeBodyIntoBuffer(in []byte) (used int) {
 	return used
 }
 
-// minDirectReceive is the number of missing body bytes from which the handler's goroutine reads the socket itself.
+// minDirectReceive is a number of body bytes. If at least this many bytes have not arrived, the handler's goroutine can
+// receive them from the socket itself.
 const minDirectReceive = 16 << 10
 
-// freeBodyBuffers contains buffers for bodies of which minDirectReceive bytes or more arrive at once.
+// freeBodyBuffers contains unused buffers for request bodies. A body gets such a buffer if at least minDirectReceive
+// bytes of the body arrive at once.
 var freeBodyBuffers = sync.Pool{New: func() any { return new([maxUnreadBody]byte) }}
 
 func (b *requestBody) isFull() bool { return len(b.buf)-b.readOffset >= maxUnreadBody }
@@ -213,8 +220,8 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	}
 }
 
-// sendContinueUnlessResponding sends 100 Continue, unless the response has started. The caller holds b.x.mu, which is
-// released while the function waits for space in a full mailbox.
+// sendContinueUnlessResponding sends 100 Continue, unless the response has started. The caller holds b.x.mu. If the
+// connection's mailbox is full, sendContinueUnlessResponding waits and releases b.x.mu meanwhile.
 func (b *requestBody) sendContinueUnlessResponding() {
 	b.continueSent = true
 	b.x.retryWhileMailboxFull(func() error {
@@ -241,9 +248,9 @@ func (b *requestBody) resumeInput() {
 	b.x.postToConnOwner(b.x.resumeUnlessInputPaused)
 }
 
-// receiveDirectlyOrResume receives a part of the body from the socket, into p or, if p is small, into buf. n is the
-// number of bytes received into p. If no data is available or the body is complete, it makes the connection's owner
-// resume reading.
+// receiveDirectlyOrResume receives a part of the body from the socket and stores it in p. If p is small, it receives
+// more data than p can hold, and keeps the rest in b.buf. n is the number of bytes stored in p. If no data is available
+// or the body is complete, receiveDirectlyOrResume makes the connection's owner resume reading.
 func (b *requestBody) receiveDirectlyOrResume(p []byte) (n int) {
 	if b.direct && !b.framing.done {
 		to := p

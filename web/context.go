@@ -32,8 +32,8 @@ func (ctx *requestContext) Err() error {
 	return nil
 }
 
-// Value returns the values of net/http's context keys, and the connection's Ref. It also supports package context's
-// key.
+// Value returns the values of net/http's context keys, and the connection's Ref. It also supports the internal key of
+// package context, so that a context derived from ctx needs no goroutine.
 func (ctx *requestContext) Value(key any) any {
 	switch key {
 	case http.ServerContextKey:

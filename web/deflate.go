@@ -57,7 +57,8 @@ func isDeflateResponse(extensions string) bool {
 
 const deflateExtension = "permessage-deflate; server_no_context_takeover; client_no_context_takeover"
 
-// deflateTail is appended before decompression: four bytes that the sender has omitted, and an empty final block.
+// deflateTail is appended to each message before decompression. It consists of the four bytes that the sender has
+// omitted, and an empty final block.
 const deflateTail = "\x00\x00\xff\xff\x01\x00\x00\xff\xff"
 
 var deflateWriters = sync.Pool{New: func() any {
@@ -148,8 +149,8 @@ func (g *Group) groupFor(s Socket) *tcp.Group {
 // defaultMinCompressed is the minimum size in bytes of a message that is compressed by default.
 const defaultMinCompressed = 1 << 10
 
-// CompressedFrame encodes and compresses a message of a server. Send the result only to clients that accept compressed
-// messages; see [Socket.Compressed]. Messages below 1 KiB are encoded without compression.
+// CompressedFrame encodes and compresses a message that a server sends. Send the result only to clients that accept
+// compressed messages; see [Socket.Compressed]. CompressedFrame does not compress messages below 1 KiB.
 func CompressedFrame(kind Kind, message []byte) []byte {
 	if len(message) < defaultMinCompressed {
 		return Frame(kind, message)
@@ -162,8 +163,8 @@ func (g *Group) Broadcast(kind Kind, message []byte) (sent, full int) {
 	return g.encodeAndSend(kind, message, (*tcp.Group).Broadcast)
 }
 
-// SendLatest sends a message to all sockets in the group as their latest value. The message replaces an older value
-// that is still unsent; see tcp.Group.SendLatest.
+// SendLatest sends a message to all sockets in the group. If an earlier message of SendLatest is still unsent for a
+// socket, the new message replaces it; see tcp.Group.SendLatest.
 func (g *Group) SendLatest(kind Kind, message []byte) (sent, full int) {
 	return g.encodeAndSend(kind, message, (*tcp.Group).SendLatest)
 }

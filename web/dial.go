@@ -50,12 +50,14 @@ type DialFailedHandler interface {
 
 // HandshakeError reports a rejected WebSocket handshake or an invalid response. Redirects count as rejections.
 type HandshakeError struct {
-	// Status and Header are the status code and the fields of the response. If it is not HTTP, Status is 0.
+	// Status and Header are the status code and the fields of the response. If the response is not valid HTTP, Status
+	// is 0.
 	Status int
 	Header http.Header
 	// Body is the beginning of the response's body, at most 1 KiB.
 	Body []byte
-	// Reason describes an invalid response. It is nil if the server has answered with a status other than 101.
+	// Reason describes an invalid response. If the server has sent a valid response with a status other than 101,
+	// Reason is nil.
 	Reason error
 }
 
@@ -75,13 +77,13 @@ const (
 )
 
 // Dial starts to connect to a WebSocket server and returns immediately. The socket runs on an event loop of s, without
-// a goroutine. ws.Handler handles the socket after the handshake. If the dial fails, DialFailed of ws.Handler is called
-// instead.
+// a goroutine. After the handshake, ws.Handler handles the socket. If Dial returns nil but the connection or the
+// handshake fails, DialFailed of ws.Handler is called instead.
 //
-// The server's response must be valid HTTP/1.1, with a head of at most 16 KiB. Dial fails with tcp.ErrBadConfig if d is
-// invalid, and with other errors of tcp.Server.Dial. CheckOrigin is not used.
+// The server's response must be valid HTTP/1.1, with a head of at most 16 KiB. Dial does not use CheckOrigin.
 //
-// Dial is safe for concurrent use and within a handler.
+// If d is invalid, Dial returns an error that wraps tcp.ErrBadConfig. Dial also returns the errors of tcp.Server.Dial.
+// Dial is safe for concurrent use, and a handler may call it.
 func (ws *WebSocket) Dial(s *tcp.Server, d SocketDial) error {
 	t, err := ws.buildTCPDial(d)
 	if err != nil {
@@ -173,8 +175,9 @@ func (h *socketHandshake) Ended(c *tcp.Conn, rest []byte) (used int) {
 	return used
 }
 
-// openSocketOrCloseOnResponse opens the socket if the response accepts the handshake, and otherwise closes the
-// connection. It returns 0 while the response is incomplete. ended means that no more input will arrive.
+// openSocketOrCloseOnResponse reads the server's response. If the response accepts the handshake, the socket opens.
+// Otherwise, the connection closes. While the response is incomplete, used is 0. ended means that no more input will
+// arrive.
 func (h *socketHandshake) openSocketOrCloseOnResponse(c *tcp.Conn, in []byte, ended bool) (used int) {
 	n, err := completeHeadLength(in, 0, maxResponseHead)
 	switch {
@@ -241,7 +244,8 @@ func (h *socketHandshake) checkNegotiation(res *http.Response) (*negotiatedSocke
 	return v, nil
 }
 
-// Closed calls DialFailed. A connection whose handshake has succeeded has another handler.
+// Closed calls DialFailed, because the connection has closed before the end of the handshake. After a successful
+// handshake, the connection has another handler.
 func (h *socketHandshake) Closed(_ *tcp.Conn, reason error) {
 	if h.err == nil && errors.Is(reason, tcp.ErrDeadline) {
 		reason = tcp.ErrDialTimeout

@@ -11,7 +11,7 @@ import (
 
 // The functions in this file use the engine behind tcp.Conn. Call them only during a call of c's handler.
 
-// maxSavedState is the maximum size in bytes of a connection's state that is passed to a new process.
+// maxSavedState is the maximum size in bytes of the state that a connection passes to the new process in an upgrade.
 const maxSavedState = engine.MaxState
 
 func core(c *tcp.Conn) *engine.Conn { return (*engine.Conn)(c) }
@@ -28,7 +28,8 @@ func setHandlerMemory(c *tcp.Conn, bytes int, messageIncomplete bool) {
 // unusedInputBytes returns the number of input bytes that the previous call of c's handler did not use.
 func unusedInputBytes(c *tcp.Conn) int { return core(c).RefusedBytes() }
 
-// closeAfterPeerEnd closes c with the given reason when the peer ends its direction, or after Limits.CloseTimeout.
+// closeAfterPeerEnd closes c with the given reason after the peer has ended its sending direction. If the peer does not
+// do this within Limits.CloseTimeout, c closes anyway.
 func closeAfterPeerEnd(c *tcp.Conn, reason error) { core(c).CloseAfterPeerEOF(reason) }
 
 // loopHold gives an HTTP handler access to its event loop. The field hold is nil if the handler runs on a worker.
@@ -41,7 +42,8 @@ type loopHold struct {
 	started time.Duration
 }
 
-// queueOnLoopIfItRunsJobs queues x and the requests after it as a job of c's event loop, if it can run jobs.
+// queueOnLoopIfItRunsJobs queues a job for c's event loop. The job answers x and the requests after x. If the loop
+// cannot run jobs, queueOnLoopIfItRunsJobs does nothing and returns false.
 func (x *exchange) queueOnLoopIfItRunsJobs(c *tcp.Conn) (queued bool) {
 	n := 0
 	for y := x; y != nil; y = y.next {
@@ -50,7 +52,8 @@ func (x *exchange) queueOnLoopIfItRunsJobs(c *tcp.Conn) (queued bool) {
 	return core(c).QueueLoopJob(x.job, n)
 }
 
-// call runs f on the event loop and sends its output. It returns false if the handler does not run on the loop.
+// call runs f on the event loop, and then sends the connection's output. If the connection has closed, f does not run.
+// If the handler does not run on the loop, call does nothing and returns false.
 func (h loopHold) call(f func(*tcp.Conn)) (called bool) {
 	return h.hold != nil && h.hold.Call(h.ref, func(c *engine.Conn) { f((*tcp.Conn)(c)) })
 }
@@ -61,8 +64,8 @@ func (x *exchange) sendReadyResponsesOnLoop() (called bool) {
 	return x.loop.hold != nil && x.switchHandler == nil && x.loop.hold.CallAndSendLater(x.loop.ref, (*responseSender)(x))
 }
 
-// postSendReadyResponses makes the goroutine that owns the connection call sendReadyResponses. It does not wait. It
-// fails if the mailbox is full or the connection has closed.
+// postSendReadyResponses makes the goroutine that owns the connection call sendReadyResponses, and does not wait for
+// the call. It returns an error if the mailbox is full or the connection has closed.
 func (x *exchange) postSendReadyResponses() error { return x.loop.ref.DoShared(&x.sendReady) }
 
 type sharedCall = engine.Shared
@@ -79,9 +82,10 @@ func (x *responseSender) CallWith(c *engine.Conn) { (*exchange)(x).sendReadyResp
 
 func overloadManager(c *tcp.Conn) *overload.Manager { return core(c).Overload() }
 
-// askOverloadManagerToAdmit reports whether the overload manager admits x and the requests after x. If not, the caller
-// must reject all of them. runsNow means that they do not wait in a queue; the ticket t is then zero. Otherwise, t
-// records their wait, and the caller must pass it to the manager's Start or Abandon.
+// askOverloadManagerToAdmit asks the overload manager whether to serve x and the requests after x. If admitted is
+// false, the caller must reject all of them. If runsNow is true, the requests do not wait in a queue, and the ticket t
+// is zero. Otherwise, the ticket records how long the requests wait, and the caller must pass it to the manager's Start
+// or Abandon.
 func (x *exchange) askOverloadManagerToAdmit(c *tcp.Conn, runsNow bool) (t overload.Ticket, admitted bool) {
 	e, priority := core(c), max(x.priority, core(c).Priority())
 	if runsNow {
@@ -91,10 +95,11 @@ func (x *exchange) askOverloadManagerToAdmit(c *tcp.Conn, runsNow bool) (t overl
 	return t, admitted
 }
 
-// mustEndKeepAlive reports whether c must close after its response, because the server is overloaded.
+// mustEndKeepAlive reports whether c must close after the response to the current request, because the server is
+// overloaded.
 func mustEndKeepAlive(c *tcp.Conn) bool { return core(c).Overload().IsActive(overload.EndKeepAlive) }
 
-// shortenIfOverloaded returns the current value of an idle timeout, which is shorter while the server is overloaded.
+// shortenIfOverloaded returns idleTimeout. While the server is overloaded, it returns a fraction of idleTimeout.
 func shortenIfOverloaded(c *tcp.Conn, idleTimeout time.Duration) time.Duration {
 	if core(c).Overload().IsActive(overload.ShortenIdle) {
 		return idleTimeout / overload.IdleDivisor
@@ -130,7 +135,7 @@ func (h *loopHold) sendOnWorker(head, p []byte) (n int) {
 type threadUsage = engine.ThreadUsage
 
 // isSlow reports whether a call computed for long, or waited for something other than a CPU. took is the duration of
-// the call; used contains the CPU time and the sleeps of its thread.
+// the call. used contains the CPU time and the number of sleeps of the calling thread during the call.
 func isSlow(took time.Duration, used threadUsage) bool {
 	return used.CPU >= slowCall/2 || used.Sleeps > 0 && !engine.HadNoCPU(took, used.ProcessCPU-used.CPU)
 }
@@ -139,7 +144,8 @@ func monotonicNow() time.Duration { return engine.MonotonicNow() }
 
 func connRef(c *tcp.Conn) engine.Ref { return core(c).Ref() }
 
-// RunOnLoop implements engine.LoopJob. If the route has moved to workers meanwhile, it submits the job to the pool.
+// RunOnLoop implements engine.LoopJob. It runs the handlers of the job on the event loop. If the route has moved to
+// workers since the job was queued, RunOnLoop submits the job to the pool instead.
 func (j *exchangeJob) RunOnLoop(hold engine.LoopHold) {
 	if !j.route.onLoop.Load() {
 		j.submitToPool()
@@ -161,8 +167,9 @@ func (j *exchangeJob) recordLoopJobEnded() {
 	}
 }
 
-// runHandlers calls the handlers of the job's requests. It answers requests that have waited too long with 503. If the
-// connection has closed, it does nothing. holdOrNil gives access to the event loop, and is nil on a worker.
+// runHandlers calls the handlers of the job's requests. If the requests have waited too long, it answers them with the
+// status 503 instead. If the connection has closed, it does nothing. holdOrNil gives access to the event loop. It is
+// nil on a worker.
 func (j *exchangeJob) runHandlers(holdOrNil engine.LoopHold) {
 	x := j.takeExchange()
 	if x == nil {
@@ -183,7 +190,7 @@ func (j *exchangeJob) runHandlers(holdOrNil engine.LoopHold) {
 	}
 }
 
-// rejectThisAndFollowing answers x and the requests after x with 503. holdOrNil is nil on a worker.
+// rejectThisAndFollowing answers x and the requests after x with the status 503. holdOrNil is nil on a worker.
 func (x *exchange) rejectThisAndFollowing(holdOrNil engine.LoopHold) {
 	for ; x != nil; x = x.markReadyAndPostResponses() {
 		x.loop.hold = holdOrNil
@@ -201,7 +208,7 @@ func maxUnsent(c *tcp.Conn) int { return core(c).Limits().MaxUnsent }
 // maxMessage returns the effective value of tcp.Limits.MaxMessage for c's server, in bytes.
 func maxMessage(c *tcp.Conn) int { return core(c).MaxMessage() }
 
-// clock returns when c's event loop began its current iteration, relative to an arbitrary start.
+// clock returns the time at which c's event loop began its current iteration, measured from an arbitrary moment.
 func clock(c *tcp.Conn) time.Duration { return core(c).Clock() }
 
 // readCount returns a number that changes whenever c's event loop reads from any connection.

@@ -23,8 +23,8 @@ type Event struct {
 	Retry time.Duration
 }
 
-// Bytes encodes the event for any number of streams. Send the result with tcp.Ref.Send or tcp.Group.Broadcast, for
-// example. Line ends in ID and Name are removed.
+// Bytes returns the encoded event. It removes line ends from ID and Name. The result can be sent to any number of
+// streams, for example with tcp.Ref.Send or tcp.Group.Broadcast.
 func (e Event) Bytes() []byte {
 	b := make([]byte, 0, len(e.ID)+len(e.Name)+len(e.Data)+40)
 	if e.ID != "" {
@@ -53,27 +53,27 @@ func removeLineEndsAndNUL(s string) string {
 }
 
 // Events turns the connections of requests into streams of server-sent events. Register an Events as an [http.Handler],
-// or call Subscribe in another handler. A handler that is marked as [Quick] does not even need a goroutine to open a
-// stream.
+// or call Subscribe in another handler. If that handler is marked as [Quick], opening a stream does not need a
+// goroutine.
 //
-// An open stream has no goroutine and takes about 50 bytes more than an idle connection. Send Event.Bytes with
-// tcp.Ref.Send, tcp.Group.Broadcast or tcp.Server.Broadcast. A stream ends when the connection closes or the server
-// shuts down. With Server.Heartbeat, the server sends comments, which browsers ignore, so that proxies keep the stream
-// open.
+// An open stream has no goroutine and takes about 50 bytes more than an idle connection. To send an event to streams,
+// pass the result of Event.Bytes to tcp.Ref.Send, tcp.Group.Broadcast or tcp.Server.Broadcast. A stream ends when the
+// connection closes or the server shuts down. If Server.Heartbeat is set, the server regularly sends comments, which
+// browsers ignore. The comments prevent proxies from closing a silent stream.
 //
-// Over HTTP/2, a stream also takes a goroutine and a local unix socket. Its tcp.Conn is the connection over that
-// socket, not the client's connection. The additional connection counts towards Limits.MaxConns. In an upgrade, the
-// stream stays in the old process.
+// Over HTTP/2, a stream also takes a goroutine and a local unix socket. The tcp.Conn of such a stream is the connection
+// over the unix socket, not the client's connection. It counts towards Limits.MaxConns in addition to the client's
+// connection. In an upgrade, a stream over HTTP/2 stays in the old process.
 type Events struct {
 	// Opened, if set, is called when a stream begins; see tcp.Handler.Opened. It can add c.Ref() to a tcp.Group.
 	Opened func(c *tcp.Conn)
 	// Closed, if set, is called when a stream has ended; see tcp.Handler.Closed.
 	Closed func(c *tcp.Conn, reason error)
-	// Save and Restore, if set, move the state of a stream to another process, like the methods of a tcp.Migrator; see
-	// HTTP.Endpoints. There, Restore is called instead of Opened.
+	// Save and Restore, if set, move the state of a stream to the new process in an upgrade, like the methods of a
+	// tcp.Migrator; see HTTP.Endpoints. In the new process, Restore is called for the stream instead of Opened.
 	//
-	// If Save is nil, streams with a Value stay in the old process. If Opened is set and Restore is nil, all streams
-	// do.
+	// If Save is nil, streams with a Value stay in the old process. If Opened is set but Restore is nil, all streams
+	// stay in the old process.
 	Save    func(c *tcp.Conn, to []byte) (state []byte, err error)
 	Restore func(c *tcp.Conn, state []byte) error
 }
@@ -85,10 +85,11 @@ var ErrNoStream = errors.New("web: the request can't become an event stream")
 func (e *Events) ServeHTTP(w http.ResponseWriter, r *http.Request) { _ = e.Subscribe(w, r, nil) }
 
 // Subscribe turns the connection of r into a stream of events after the handler of r has returned. value becomes the
-// connection's Value. The response contains the header fields of w. For middleware, see WebSocket.Upgrade.
+// connection's Value. The response contains the header fields of w. If middleware wraps w, the requirement of
+// WebSocket.Upgrade for middleware applies.
 //
 // If r can't become a stream, Subscribe answers r and returns an error that wraps ErrNoStream. Over HTTP/2, Subscribe
-// returns when the stream has ended.
+// does not return before the stream has ended.
 func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) error {
 	status, http2 := 0, http2ConnOf(r)
 	res, reason := unwrapResponse(w)
@@ -124,8 +125,8 @@ func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) er
 	return nil
 }
 
-// scheduleHandlerSwitch makes h the connection's handler after the HTTP handler has returned and its output has been
-// sent. value becomes the connection's Value. opened is called after the switch.
+// scheduleHandlerSwitch makes h the tcp.Handler of the connection as soon as the HTTP handler has returned and its
+// output has been sent. value becomes the connection's Value. The function opened is called after the switch.
 func (w *response) scheduleHandlerSwitch(h tcp.Handler, value any, opened func(c *tcp.Conn)) {
 	w.setState(responseSwitching)
 	w.x.switchHandler = func(c *tcp.Conn) {

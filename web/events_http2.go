@@ -25,8 +25,9 @@ func (s localEventStream) Opened(c *tcp.Conn) {
 
 func (s localEventStream) DialFailed(_ tcp.Dial, err error) { s.failed(err) }
 
-// relayOverHTTP2 serves a stream of events to an HTTP/2 client until the stream ends. HTTP/2 streams share one
-// tcp.Conn. The stream of events therefore gets its own tcp.Conn, whose output is copied to w.
+// relayOverHTTP2 serves a stream of events to an HTTP/2 client until the stream ends. All requests of an HTTP/2 client
+// share one tcp.Conn. Therefore the stream gets a tcp.Conn of its own, and relayOverHTTP2 copies the output of this
+// tcp.Conn to w.
 func (e *Events) relayOverHTTP2(w http.ResponseWriter, r *http.Request, s *tcp.Server, value any) error {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
@@ -52,7 +53,8 @@ func (e *Events) relayOverHTTP2(w http.ResponseWriter, r *http.Request, s *tcp.S
 	return nil
 }
 
-// dialSelf connects to s over a new unix socket in a temporary directory, and returns the client's end.
+// dialSelf makes s connect to a new unix socket in a temporary directory, and returns the other end of the connection.
+// In s, d.Handler handles the connection.
 func dialSelf(ctx context.Context, s *tcp.Server, d tcp.Dial) (net.Conn, error) {
 	dir, err := os.MkdirTemp("", "web") // only this user may enter it
 	if err != nil {

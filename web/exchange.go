@@ -74,7 +74,8 @@ type handlerObjects struct {
 	request http.Request // its context is ctx
 }
 
-// maxDiscardedBody is how many unread body bytes are discarded to keep a connection open, as in net/http.
+// maxDiscardedBody is the maximum number of unread body bytes that the server discards to keep a connection open, as in
+// net/http. If more bytes are unread, the connection closes.
 const maxDiscardedBody = 256 << 10
 
 const discardTimeout = 30 * time.Second
@@ -97,7 +98,8 @@ func (h *HTTP) newExchange(c *tcp.Conn) *exchange {
 	return x
 }
 
-// maxKeptFields is the maximum number of fields in a header map that is reused. Clearing a larger map takes long.
+// maxKeptFields is the number of fields up to which a header map is reused. A larger map is replaced by a new one,
+// because clearing it would take long.
 const maxKeptFields = 64
 
 func recycleExchange(x *exchange) {
@@ -137,8 +139,9 @@ func (h *HTTP) sharedExchangeForLateCalls() *exchange {
 	return h.afterReturn
 }
 
-// mustCloseAfterResponse reports whether the connection must close after this response: because no further request may
-// follow, the server drains, or the missing part of the request body is too long or may never arrive.
+// mustCloseAfterResponse reports whether the connection must close after this response. It must close if no further
+// request may follow, or if the server drains. It must also close if the missing part of the request body is too long
+// to discard or may never arrive.
 func (x *exchange) mustCloseAfterResponse() bool {
 	if x.head.closeAfter || x.res.conn != nil {
 		return x.head.closeAfter
@@ -149,10 +152,10 @@ func (x *exchange) mustCloseAfterResponse() bool {
 	return x.draining || b.abandoned || !b.isComplete() && (x.expectsContinue && !b.continueSent || b.err != nil || b.readDeadline.expired || b.isTooLongToDiscard())
 }
 
-// dispatchOrReject passes x and the pipelined requests after x to the event loop or to the pool. It answers them with
-// 503 if admitted is false or the pool rejects them. body is the part of x's body that has arrived, and isWhole means
-// that nothing is missing. usedBytes counts the used bytes of body. t is the overload manager's ticket for the
-// requests.
+// dispatchOrReject passes x and the pipelined requests after x to the event loop or to the pool. If admitted is false
+// or the pool rejects the requests, it answers them with the status 503. body is the part of x's body that has arrived,
+// and isWhole means that the whole body has arrived. usedBytes is the number of bytes of body that were used. t is the
+// overload manager's ticket for the requests.
 func (x *exchange) dispatchOrReject(c *tcp.Conn, body []byte, isWhole, admitted bool, t overload.Ticket) (usedBytes int) {
 	x.job = &exchangeJob{route: x.route, overload: overloadManager(c), ticket: t}
 	x.job.x.Store(x)
@@ -187,8 +190,8 @@ func (x *exchange) dispatchOrReject(c *tcp.Conn, body []byte, isWhole, admitted 
 	return usedBytes
 }
 
-// makeCurrentExchange makes x the connection's Value and starts its WriteTimeout. If the handler has already returned,
-// responseBuffered is true, and the caller must send the response.
+// makeCurrentExchange makes x the connection's Value, and starts the WriteTimeout of x. If the handler has already
+// returned, responseBuffered is true, and the caller must send the response of x.
 func (x *exchange) makeCurrentExchange(c *tcp.Conn) (responseBuffered bool) {
 	c.SetValue(x)
 	if d := x.h.WriteTimeout; d > 0 {
@@ -239,8 +242,9 @@ func (x *exchange) initRequestAndResponse() {
 	x.res.init(x, nil)
 }
 
-// runHandler runs the handler of x and returns the next exchange to run, or nil. bufferedBytes is the size of all
-// responses in memory. It includes bufferedBytesBefore, the size of earlier responses.
+// runHandler runs the handler of x. It returns the exchange whose handler must run next, or nil if there is none.
+// bufferedBytesBefore is the size of the earlier responses that are still in memory. bufferedBytes also includes the
+// response of x.
 func (x *exchange) runHandler(bufferedBytesBefore int) (next *exchange, bufferedBytes int) {
 	defer func() { next = x.markReadyAndPostResponses() }() // also after runtime.Goexit
 	if x.route == nil {
@@ -258,8 +262,9 @@ func (x *exchange) runHandler(bufferedBytesBefore int) (next *exchange, buffered
 }
 
 // markReadyAndPostResponses sends the response of x on this worker if possible. Otherwise, it marks the response as
-// ready and wakes the connection's owner, which sends it in order. It returns the exchange after x, or nil if there is
-// none. If the connection must not serve further requests, it cancels the exchanges after x and returns nil.
+// ready and wakes the connection's owner, which sends the responses in order. It returns the exchange after x, or nil
+// if x is the last one. If the connection must not serve further requests, it cancels the exchanges after x and returns
+// nil.
 func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 	if x.loop.workerMaySend && x.res.state == responseComplete && !x.sendsBetterInBatches() {
 		w := &x.res
@@ -288,13 +293,15 @@ func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 }
 
 // sendsBetterInBatches reports whether the connection's owner should send the response instead of this worker. While
-// many handlers compute, the owner sends several responses each time it runs, which wakes the clients less often.
+// many handlers compute, the owner runs rarely and then sends several responses together. The clients are therefore
+// woken less often.
 func (x *exchange) sendsBetterInBatches() bool {
 	return x.job.overload.IsQueueDelayHigh() && !x.h.poolOrDefault().MostJobsWait()
 }
 
-// cancelRequestAndMarkReady ends the request after its handler has returned, or if the handler will not run. If
-// ownerMustSend is true, the connection's owner must now send the response. The caller holds x.mu.
+// cancelRequestAndMarkReady ends the request. It is called when the handler has returned, or when it is certain that
+// the handler will not run. If ownerMustSend is true, the connection's owner must now send the response. The caller
+// holds x.mu.
 func (x *exchange) cancelRequestAndMarkReady() (ownerMustSend bool) {
 	x.cancelRequestAndCloseBody()
 	switch {
@@ -359,7 +366,7 @@ func (x *exchange) serveAndFinishOrAbort() {
 	returned = true
 }
 
-// logPanicAndAbortResponse logs the panic value v, unless it is http.ErrAbortHandler, and discards the unsent output.
+// logPanicAndAbortResponse discards the unsent output and logs the panic value v. It does not log http.ErrAbortHandler.
 // The connection closes afterwards, as in net/http.
 func (x *exchange) logPanicAndAbortResponse(v any) {
 	if v != http.ErrAbortHandler {
@@ -375,8 +382,9 @@ func (x *exchange) logPanicAndAbortResponse(v any) {
 	x.res.setState(responseAborted)
 }
 
-// activateIfPipelined marks a pipelined exchange as active before its handler sends output. The rest of the response is
-// then posted to the connection's owner, behind that output. Otherwise, the owner would send it too early.
+// activateIfPipelined sets the state of a pipelined exchange to stateActive. It must be called before the handler sends
+// output. In stateActive, the end of the response is posted to the connection's owner after that output. In
+// statePipelined, the owner could send the end of the response before that output.
 func (x *exchange) activateIfPipelined() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -389,8 +397,8 @@ func (x *exchange) postToConnOwner(f func(*tcp.Conn)) {
 	x.retryWhileMailboxFull(func() error { return x.ref.Do(f) })
 }
 
-// retryWhileMailboxFull calls the function send, and repeats this while the connection's mailbox is full. It gives up
-// when the connection has closed. The caller holds x.mu, which is released between two calls.
+// retryWhileMailboxFull calls the function send until the connection's mailbox accepts the call or the connection has
+// closed. The caller holds x.mu. While retryWhileMailboxFull waits before the next try, it releases x.mu.
 func (x *exchange) retryWhileMailboxFull(send func() error) {
 	for x.state < stateAborted && errors.Is(send(), tcp.ErrFull) {
 		x.mu.Unlock()
@@ -408,8 +416,8 @@ func (x *exchange) letOtherGoroutineContinueLoop() {
 	}
 }
 
-// waitOutsidePool calls f, which waits for the client, and adds the duration to x.waited. Meanwhile, the handler does
-// not count as a worker of the pool.
+// waitOutsidePool calls f, which waits for the client, and adds the duration of the call to x.waited. While f runs, the
+// handler does not count as a worker of the pool.
 func (x *exchange) waitOutsidePool(f func()) {
 	start := monotonicNow()
 	if x.letOtherGoroutineContinueLoop(); x.loop.hold != nil {
@@ -420,9 +428,10 @@ func (x *exchange) waitOutsidePool(f func()) {
 	x.waited.Add(int64(monotonicNow() - start))
 }
 
-// bufferOrDiscardBodyInput buffers the part of the input that belongs to the body of x, or discards it after the
-// response. The input must be all that is available. The function stops reading from the connection if the buffer is
-// full, if Read can receive from the socket, or if the body ends before the input.
+// bufferOrDiscardBodyInput buffers the part of the input that belongs to the body of x. After the response, it discards
+// this part instead. The caller must pass all available input. bufferOrDiscardBodyInput stops reading from the
+// connection if the buffer is full, if Read can receive from the socket itself, or if the input continues after the end
+// of the body.
 func (x *exchange) bufferOrDiscardBodyInput(c *tcp.Conn, in []byte) (used int) {
 	if len(in) == 0 {
 		return 0
@@ -473,8 +482,8 @@ func (x *exchange) sendReadyResponses(c *tcp.Conn) {
 	}
 }
 
-// sendResponseAndFinishExchange sends the remaining output of the response. hasNext means that the connection continues
-// with the next exchange of the list, and reusable that x can be reused.
+// sendResponseAndFinishExchange sends the remaining output of the response. If hasNext is true, the connection
+// continues with the next exchange of the list. If reusable is true, x can be reused.
 func (x *exchange) sendResponseAndFinishExchange(c *tcp.Conn) (hasNext, reusable bool) {
 	x.res.writeOnConnOwner(c)
 	if l := &x.res.trailing; l.f != nil {

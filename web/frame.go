@@ -30,9 +30,9 @@ const (
 	maxControl = wsframe.MaxControl
 )
 
-// Frame encodes a message of a server, without compression. The result can be sent to any number of clients, for
-// example with tcp.Ref.Send or tcp.Group.Broadcast. For compression, use a [Group]. A client must send masked frames;
-// see [MaskFrame].
+// Frame encodes a message that a server sends, without compression. The result can be sent to any number of clients,
+// for example with tcp.Ref.Send or tcp.Group.Broadcast. For compression, use a [Group]. A client must send masked
+// frames; see [MaskFrame].
 func Frame[T string | []byte](kind Kind, message T) []byte {
 	return append(appendFrameHead(make([]byte, 0, len(message)+10), byte(kind), len(message)), message...)
 }
@@ -94,7 +94,8 @@ func parseFrameHead(in []byte, o socketOptions) (h frameHead, err error) {
 	return h, nil
 }
 
-// appendUnmasked appends masked payload bytes to b, without their mask. maskOffset is their position in the payload.
+// appendUnmasked removes the mask from payload bytes and appends the result to b. maskOffset is the position of
+// masked[0] in the payload.
 func appendUnmasked(b, masked []byte, mask [4]byte, maskOffset int) []byte {
 	start := len(b)
 	b = slices.Grow(b, len(masked))[:start+len(masked)]
@@ -106,8 +107,8 @@ type utf8Checker struct {
 	checked int // bytes that consist of valid, complete characters
 }
 
-// isValidPrefix reports whether messageSoFar is valid UTF-8. It skips bytes that an earlier call has checked. Unless
-// final is true, messageSoFar may end within a character.
+// isValidPrefix reports whether messageSoFar is valid UTF-8. It skips the bytes that an earlier call has checked. If
+// final is false, messageSoFar may end within a character.
 func (t *utf8Checker) isValidPrefix(messageSoFar []byte, final bool) bool {
 	for t.checked < len(messageSoFar) {
 		if rest := messageSoFar[t.checked:]; !utf8.FullRune(rest) {

@@ -39,8 +39,9 @@ const maxFields = 1000
 var headEnd = []byte("\r\n\r\n")
 
 // completeHeadLength returns the length of the HTTP head at the beginning of the input, or 0 if the head is incomplete.
-// The length includes the final blank line and an empty line before the head, if any. The first alreadySearched bytes
-// do not contain the end. A head of more than maxBytes bytes is an error, and so is a line that ends with LF alone.
+// The length includes the blank line after the head, and a blank line before the head if there is one. alreadySearched
+// is the number of bytes in which an earlier call has not found the end of the head. completeHeadLength returns an
+// error if the head is larger than maxBytes bytes, or if a line ends with LF alone.
 func completeHeadLength(in []byte, alreadySearched, maxBytes int) (int, error) {
 	start := 0
 	if bytes.HasPrefix(in, headEnd[:2]) {
@@ -122,7 +123,8 @@ type headField struct{ key, value string }
 
 const maxRepeatedHead = 1 << 10
 
-// findPattern returns the result of mux.Handler for the request of x, which is cached for repeated heads.
+// findPattern returns the result of mux.Handler for the request of x. It caches the result for requests with the same
+// head.
 func (x *exchange) findPattern(mux *http.ServeMux) (h http.Handler, pattern string) {
 	l := x.headMemory.last
 	if l != nil && x.headMemory.repeated && l.ref == x.ref && l.reads == x.reads && l.mux == mux {
@@ -140,7 +142,8 @@ func (s *headBuffer) recycle() {
 	s.used, s.text, s.reused = 0, "", true
 }
 
-// recycleWithoutObjects is like recycle, but drops the URL and the values, which the handler may have kept.
+// recycleWithoutObjects is like recycle, but does not reuse the URL and the values, because the handler may have kept
+// them.
 func (s *headBuffer) recycleWithoutObjects() {
 	s.url, s.values, s.used = nil, nil, 0
 	s.recycle()
@@ -166,8 +169,8 @@ func (s *headBuffer) reuseValueSlice(v string) []string {
 	return s.values[s.used-1 : s.used : s.used]
 }
 
-// parseHead parses the request head raw into r. s provides memory and a cache of heads. raw must have the length that
-// completeHeadLength has returned. The Header of r must be empty, and all other exported fields of r must be zero.
+// parseHead parses the request head raw into r. s provides memory and a cache of heads. raw must end where the head
+// ends; see completeHeadLength. r.Header must be an empty map, and all other exported fields of r must be zero.
 func parseHead(raw []byte, r *http.Request, s *headBuffer) (head, error) {
 	raw = bytes.TrimPrefix(raw, headEnd[:2])
 	l := s.cacheSlotForLength(len(raw))
@@ -439,7 +442,8 @@ func trimBlanks(s string) string {
 	return s
 }
 
-// equalFold compares ASCII strings, ignoring case. Unlike for strings.EqualFold, the Kelvin sign does not equal k.
+// equalFold reports whether s and token are equal ASCII strings, ignoring case. Unlike strings.EqualFold, it does not
+// treat the Kelvin sign as the letter k.
 func equalFold(s, token string) bool { return len(s) == len(token) && strings.EqualFold(s, token) }
 
 func hasToken(list, token string) bool {

@@ -20,31 +20,33 @@ import (
 )
 
 // HTTP is a [tcp.Handler] that serves an [http.Handler] over HTTP/1.1 and HTTP/2. Between two HTTP/1.1 requests, a
-// connection takes no more memory than an idle connection. Several servers can share one HTTP. Do not change the fields
-// while HTTP serves.
+// connection takes no more memory than an idle connection of any other handler. Several servers can share one HTTP. Do
+// not change the fields while HTTP serves.
 //
-// Handlers may block, as in net/http. At first, a handler runs on Pool. After about 200 calls shorter than 100 µs, it
-// runs on the event loop. Running on the loop requires the epoll model, loops that share a descriptor table, and a
-// request body that has arrived with its header.
+// Handlers may block, as in net/http. At first, a handler runs on Pool. After about 200 calls shorter than 100 µs, HTTP
+// moves the handler to the event loop. A handler can run on the loop only in the epoll model, if the loops share a
+// descriptor table, and if the request body has arrived with the header.
 //
 // A call that takes longer than about 5 ms does not hold up other connections, because another goroutine continues the
-// loop. If slow calls recur, or if the handler waits for its client, the handler returns to Pool for 1 s. Each return
-// soon afterwards doubles this time, up to 1 min.
+// loop. If slow calls recur, or if the handler waits for its client, HTTP moves the handler back to Pool for at least
+// one second. If the handler soon moves back to Pool again, it stays there twice as long as before, but at most one
+// minute.
 //
-// Each pattern of an http.ServeMux is judged separately, up to 1,024 patterns. Any other Handler is judged as a whole.
-// [HTTP.Routes] returns the results. Handlers marked as [Quick] always run on the event loop. Handlers marked as
-// [Blocking] always run on Pool.
+// With an http.ServeMux, HTTP moves the handlers of each pattern separately, up to 1,024 patterns. Any other Handler
+// moves as a whole. [HTTP.Routes] shows where the handlers run. Handlers marked as [Quick] always run on the event
+// loop. Handlers marked as [Blocking] always run on Pool.
 type HTTP struct {
 	// Handler answers requests. The default is http.DefaultServeMux.
 	Handler http.Handler
-	// Pool runs the handlers. If the pool rejects or sheds a request, the answer is 503. While a handler waits for its
-	// client, it does not count as a worker.
+	// Pool runs the handlers. If the pool rejects or sheds a request, HTTP answers the request with the status 503.
+	// While a handler waits for its client, the handler does not count as a worker.
 	//
 	// The default is a single pool for all HTTP values of the process. It has at most 10,000 workers and 1,048,576
 	// queued requests, and sheds nothing.
 	Pool *pool.Pool
-	// MaxHeaderBytes is the maximum size of a request's header, including the request line. A larger header is answered
-	// with 431. The default is 32 KiB. MaxHeaderBytes must be less than Limits.MaxMessage of the server.
+	// MaxHeaderBytes is the maximum size of a request's header, including the request line. A request with a larger
+	// header is answered with the status 431. The default is 32 KiB. MaxHeaderBytes must be less than Limits.MaxMessage
+	// of the server.
 	MaxHeaderBytes int
 	// ReadHeaderTimeout limits the time from the first byte of a request to the end of its header. IdleTimeout limits
 	// the time from a response to the next request. A connection that exceeds a limit is closed, up to 10 ms late. By
@@ -53,15 +55,16 @@ type HTTP struct {
 	// shortens idle timeouts, connections that become idle get an eighth of IdleTimeout.
 	ReadHeaderTimeout, IdleTimeout time.Duration
 	// ReadTimeout limits the time from the end of a request's header to the end of its body. WriteTimeout limits the
-	// time from the same moment or, if later, the end of the previous response, to the end of the response. Quick
-	// handlers have neither. By default there is no limit. A handler can set its own limits with
-	// http.ResponseController.
+	// time until the end of the response. It begins at the end of the request's header or at the end of the previous
+	// response, whichever is later. Both timeouts have no effect on Quick handlers. By default there is no limit. A
+	// handler can set its own limits with http.ResponseController.
 	ReadTimeout, WriteTimeout time.Duration
 	// DisableHTTP2 makes TLS connections use HTTP/1.1 only. By default, clients that support HTTP/2 use it, and
 	// net/http serves their connections.
 	//
-	// Over HTTP/2, handlers run on goroutines of net/http instead of Pool, and Quick has no effect. Ref returns false,
-	// because requests share the connection. The fields of HTTP and the limits of the server apply.
+	// Over HTTP/2, handlers run on goroutines of net/http instead of Pool, and Quick has no effect. The function Ref
+	// returns false, because several requests share a connection. The fields of HTTP and the limits of the server also
+	// apply to HTTP/2.
 	DisableHTTP2 bool
 	// UnencryptedHTTP2 accepts HTTP/2 without TLS (h2c). The client must begin with the HTTP/2 preface.
 	UnencryptedHTTP2 bool
@@ -70,10 +73,11 @@ type HTTP struct {
 	HTTP2 *http.HTTP2Config
 	// ErrorLog receives messages about panics and mistakes of handlers. The default is package log's standard logger.
 	ErrorLog *log.Logger
-	// Endpoints are WebSockets and Events within Handler. tcp.Server.Upgrade moves their connections to the new
-	// process, where Endpoints must contain the same names. A connection with a Value moves only if the Value is saved;
-	// see SocketMigrator and Events.Save. Connections of all other WebSockets and Events stay in the old process and
-	// are drained.
+	// Endpoints contains, by name, the WebSockets and Events of Handler whose connections tcp.Server.Upgrade moves to
+	// the new process. In the new process, Endpoints must contain the same names. A connection with a Value moves only
+	// if its handler saves the Value; see SocketMigrator and Events.Save.
+	//
+	// Connections of WebSockets and Events that are not in Endpoints stay in the old process, which drains them.
 	Endpoints map[string]Endpoint
 
 	routes routeTable
@@ -166,7 +170,8 @@ func (h *HTTP) startIdleTimer(c *tcp.Conn) {
 
 func (h *HTTP) Opened(c *tcp.Conn) { h.startIdleTimer(c) }
 
-// maxPipelined is how many requests of a connection the event loop handles before it serves other connections.
+// maxPipelined is the maximum number of requests of a connection that the event loop handles before it serves other
+// connections.
 const maxPipelined = 32
 
 func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
@@ -195,9 +200,9 @@ func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// serveNextRequest handles the request at the beginning of the input, and pipelined requests after it. used is 0 if the
-// header is incomplete. If keepReading is true, the caller may continue with the rest of the input. The first
-// alreadySearched bytes do not contain the end of the header.
+// serveNextRequest handles the request at the beginning of the input, and pipelined requests after it. alreadySearched
+// is the number of bytes in which an earlier call has not found the end of the header. If the header is still
+// incomplete, used is 0. If keepReading is true, the caller may continue with the rest of the input.
 func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (used int, keepReading bool) {
 	n, err := completeHeadLength(in, alreadySearched, h.maxHeadBytes(c))
 	if err != nil {
@@ -238,8 +243,9 @@ func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (us
 var rejection = []byte("HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 1\r\n" +
 	"X-Content-Type-Options: nosniff\r\nContent-Length: 24\r\n\r\n" + serviceUnavailable + "\n")
 
-// tryRejectAndRecycle answers x with 503 and recycles x, at less cost than dispatchOrReject. It does nothing and
-// returns false if the answer must differ: for HEAD, HTTP/1.0 or Upgrade, or if the connection must close.
+// tryRejectAndRecycle answers x with the status 503 and recycles x, which is faster than dispatchOrReject. Its fixed
+// response does not suit HEAD requests, HTTP/1.0, requests with an Upgrade field, and connections that must close. For
+// these, tryRejectAndRecycle does nothing and returns false.
 func (x *exchange) tryRejectAndRecycle(c *tcp.Conn) (rejected bool) {
 	if x.head.closeAfter || x.head.keepAlive10 || x.req.Method == http.MethodHead || x.req.Header["Upgrade"] != nil {
 		return false
@@ -250,8 +256,8 @@ func (x *exchange) tryRejectAndRecycle(c *tcp.Conn) (rejected bool) {
 	return true
 }
 
-// arrivedBody returns the part of x's body that has arrived, at most 32 KiB, from the beginning of the input. isWhole
-// means that this part is the complete, valid body. If the client waits for 100 Continue, body is nil.
+// arrivedBody returns the part of x's body at the beginning of the input, at most 32 KiB. If isWhole is true, body is
+// the complete and valid body. If the client waits for 100 Continue, body is nil.
 func (x *exchange) arrivedBody(in []byte) (body []byte, isWhole bool) {
 	in = in[:min(len(in), maxUnreadBody/2)]
 	switch {
@@ -287,7 +293,7 @@ func (h *HTTP) parseRequest(c *tcp.Conn, head []byte) (*exchange, error) {
 
 // parsePipelinedOfSameRoute parses requests at the beginning of the input, appends them to x's list, and returns their
 // total length. It stops before a request that is incomplete or invalid, has a body, or belongs to another route. It
-// also stops after a request that may end HTTP on the connection.
+// also stops after a request after which the connection may close or no longer use HTTP.
 func (x *exchange) parsePipelinedOfSameRoute(c *tcp.Conn, in []byte) (used int) {
 	limit := x.h.maxHeadBytes(c)
 	for range maxPipelined - 1 {
@@ -397,7 +403,8 @@ func (h *HTTP) Draining(c *tcp.Conn) {
 	}
 }
 
-// NextProtos implements tcp.ALPNHandler. It adds HTTP/1.1 and, unless DisableHTTP2 is set, HTTP/2.
+// NextProtos implements tcp.ALPNHandler. It adds HTTP/1.1 to the configured protocols. Unless DisableHTTP2 is set, it
+// also adds HTTP/2.
 func (h *HTTP) NextProtos(configured []string) []string {
 	all := slices.DeleteFunc(slices.Clone(configured), func(p string) bool { return p == "h2" || p == "http/1.1" })
 	if !h.DisableHTTP2 {
@@ -420,11 +427,11 @@ func (h *HTTP) Timer(c *tcp.Conn) {
 }
 
 // Quick marks h as a handler that neither blocks nor computes for long. h runs on the event loop, without a goroutine,
-// while other connections of the loop wait. h must not keep the http.Request, its Header, its URL or the
-// ResponseWriter, because HTTP reuses them. The output of h is limited to Limits.MaxUnsent.
+// while other connections of the loop wait. After h has returned, it must not use the http.Request, its Header, its URL
+// or the ResponseWriter, because HTTP reuses them. The output of h is limited to Limits.MaxUnsent.
 //
-// Use the result as the Handler of an HTTP, or register it in an http.ServeMux that is the Handler. A request runs on
-// the pool if its body exceeds 32 KiB or has not arrived with the header. Quick panics if h is nil.
+// Use the result as the Handler of an HTTP, or register it in an http.ServeMux that is the Handler. If the body of a
+// request exceeds 32 KiB or has not arrived with the header, h runs on the pool. Quick panics if h is nil.
 func Quick(h http.Handler) http.Handler {
 	if h == nil {
 		panic("web: Quick: the http.Handler is nil; expected a handler")
@@ -434,9 +441,9 @@ func Quick(h http.Handler) http.Handler {
 
 type quickHandler struct{ http.Handler }
 
-// Blocking marks h as a handler that often waits or computes for long, and always runs on the pool. Unmarked handlers
-// run on the event loop while their calls prove quick; see [HTTP]. Use the result like that of [Quick]. Blocking panics
-// if h is nil.
+// Blocking marks h as a handler that often waits or computes for long. h always runs on the pool. A handler without a
+// mark runs on the event loop while its calls prove quick; see [HTTP]. Use the result like that of [Quick]. Blocking
+// panics if h is nil.
 func Blocking(h http.Handler) http.Handler {
 	if h == nil {
 		panic("web: Blocking: the http.Handler is nil; expected a handler")
@@ -467,8 +474,9 @@ func priorityOf(h http.Handler, r *http.Request) overload.Priority {
 	return overload.Normal
 }
 
-// routeRequest sets the handler, the route and the priority of x. With an http.ServeMux, they belong to the matching
-// pattern. A handler marked as Quick or Blocking has no route. isQuick means that the handler is marked as Quick.
+// routeRequest sets the handler, the route and the priority of x. If x.handler is an http.ServeMux, it uses the handler
+// of the matching pattern. A handler marked as Quick or Blocking has no route. isQuick means that the handler is marked
+// as Quick.
 func (x *exchange) routeRequest() (isQuick bool) {
 	mux, ok := x.handler.(*http.ServeMux)
 	h, pattern := x.handler, ""
@@ -492,7 +500,7 @@ func (x *exchange) routeRequest() (isQuick bool) {
 }
 
 // Ref returns a handle of the connection that carries r. The handle may also be used after the request. ok is false in
-// a Quick handler, over HTTP/2, and if another package serves r.
+// a Quick handler, for a request over HTTP/2, and if r is not served by an HTTP.
 func Ref(r *http.Request) (ref tcp.Ref, ok bool) {
 	ref, ok = r.Context().Value(refKey{}).(tcp.Ref)
 	return ref, ok

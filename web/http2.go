@@ -23,7 +23,8 @@ import (
 // the NetConn. HTTP.http2Mu guards HTTP.http2Servers and the connection counts in it. The goroutine of
 // http2Server.drain ends when the last connection of its server has closed.
 
-// http2Server serves the HTTP/2 connections of one tcp.Server, because draining must not affect other servers.
+// http2Server serves the HTTP/2 connections of one tcp.Server. Each tcp.Server has its own http2Server, so that it can
+// be drained without the other servers.
 type http2Server struct {
 	http.Server
 	conns     int
@@ -43,9 +44,9 @@ type http2Conn struct {
 
 const http2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-// startHTTP2 starts HTTP/2 on c if TLS has negotiated it, or if UnencryptedHTTP2 is set and the input begins with the
-// HTTP/2 preface. Otherwise, isHTTP2 is false. used is 0 while the preface is incomplete. If the preface is wrong, TLS
-// is too weak or the server drains, startHTTP2 closes c.
+// startHTTP2 starts HTTP/2 on c if TLS has negotiated HTTP/2. It also does so without TLS if UnencryptedHTTP2 is set
+// and the input begins with the HTTP/2 preface. Otherwise, isHTTP2 is false. While the preface is incomplete, used is
+// 0. If the preface is wrong, TLS is too weak or the server drains, startHTTP2 closes c.
 func (h *HTTP) startHTTP2(c *tcp.Conn, in []byte) (used int, isHTTP2 bool) {
 	isPreface := bytes.HasPrefix(in, []byte(http2Preface)[:min(len(in), len(http2Preface))])
 	state := c.TLS()
@@ -82,7 +83,8 @@ const (
 	inadequateSecurity = 12
 )
 
-// sendGoAwayAndClose sends a GOAWAY with the given code, which says that no request was processed, and closes c.
+// sendGoAwayAndClose sends a GOAWAY frame with the given error code, and closes c. The frame tells the client that no
+// request was processed.
 func sendGoAwayAndClose(c *tcp.Conn, code byte) {
 	_, _ = c.Write([]byte{0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, code})
 	_ = c.Close()
@@ -173,7 +175,8 @@ func (hc *http2Conn) Closed(c *tcp.Conn, reason error) {
 	}
 }
 
-// singleConnListener is a NetListener that accepts one connection and then fails, which ends http.Server.Serve.
+// singleConnListener is a NetListener that accepts one connection and then returns an error. The error ends
+// http.Server.Serve.
 type singleConnListener struct {
 	*tcp.NetListener
 	accepted bool

@@ -8,7 +8,8 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// exchangeJob runs the handlers of a list of exchanges. If the connection closes first, the job drops the list.
+// exchangeJob runs the handlers of a list of exchanges. If the connection closes before the job runs, the handlers do
+// not run.
 type exchangeJob struct {
 	x           atomic.Pointer[exchange]
 	route       *route
@@ -35,7 +36,7 @@ func (j *exchangeJob) takeExchange() *exchange { return j.x.Swap(nil) }
 
 func (j *exchangeJob) Run(context.Context) { j.runHandlers(nil) }
 
-// Dropped implements pool.Dropper. It answers the requests of the job with 503.
+// Dropped implements pool.Dropper. It answers the requests of the job with the status 503.
 func (j *exchangeJob) Dropped(error) {
 	j.overload.Abandon(&j.ticket)
 	j.takeExchange().rejectThisAndFollowing(nil)

@@ -45,8 +45,8 @@ type responseBuffers struct {
 	headStart headStart
 }
 
-// headStart is the beginning of the last response head, kept for reuse. It is stored only for responses with status 200
-// and no fields other than Content-Type and Date. It is reused while the date is current.
+// headStart is the beginning of the last response head, kept for reuse. It is kept only if the status was 200 and the
+// handler set no field but Content-Type. It is reused while the date is current.
 type headStart struct {
 	contentType string
 	date        string
@@ -75,7 +75,8 @@ func (w *response) recycleBuffers() {
 // bodyBufferSize is the size of the buffer for a response body. A body that fits gets a Content-Length, as in net/http.
 const bodyBufferSize = 2048
 
-// flushSize is the maximum number of output bytes that are buffered before they are sent.
+// flushSize is the maximum number of output bytes that are buffered. If a handler writes more output, the buffered
+// output is sent before the handler returns.
 const flushSize = 16 << 10
 
 type bodyFramer response
@@ -251,11 +252,11 @@ func (w *response) writeOnConnOwner(c *tcp.Conn) {
 	}
 }
 
-// maxSendSize limits the bytes that a handler's goroutine passes to the connection at a time.
+// maxSendSize is the maximum number of bytes that a handler's goroutine passes to the connection in one call.
 const maxSendSize = 64 << 10
 
-// send sends head, followed by p. If too much earlier output is unsent, it waits until the peer has received enough.
-// When send returns, the caller may reuse head and p.
+// send sends head and then p. If too much earlier output is unsent, send waits until the peer has received enough of
+// it. When send returns, the caller may reuse head and p.
 func (w *response) send(head, p []byte) (err error) {
 	if w.conn != nil {
 		_, _ = w.conn.Write(head)
@@ -300,11 +301,12 @@ func (w *response) writeOnLoop(head, p []byte) (accepted bool) {
 	return accepted
 }
 
-// minUncopiedWrite is the minimum size of p, in bytes, for writeWithoutCopy. Copying less output is faster.
+// minUncopiedWrite is the minimum size in bytes of the argument p of writeWithoutCopy. For less data, a copy is faster.
 const minUncopiedWrite = 16 << 10
 
-// writeWithoutCopy makes the connection's owner send head and p without a copy, and waits until it has done so. It
-// returns false if earlier output is unsent, p is too short or the connection closes.
+// writeWithoutCopy makes the connection's owner send head and p, and waits until the owner has done so. Because the
+// caller waits, head and p need not be copied. writeWithoutCopy returns false if earlier output is unsent, p is too
+// short, or the connection closes.
 func (w *response) writeWithoutCopy(head, p []byte) (accepted bool) {
 	if len(p) < minUncopiedWrite {
 		return false
@@ -322,8 +324,8 @@ func (w *response) writeWithoutCopy(head, p []byte) (accepted bool) {
 	return accepted
 }
 
-// writeIfSpace writes head and p. If output is already unsent, it does so only if at most maxUnsent bytes are unsent
-// afterwards. It returns false if it has not written them, or if the write fails.
+// writeIfSpace writes head and p. It does nothing and returns false if the connection already has unsent output that,
+// together with head and p, would exceed maxUnsent bytes. It also returns false if the write fails.
 func writeIfSpace(c *tcp.Conn, head, p []byte, maxUnsent int) (accepted bool) {
 	if unsent := c.Pending(); unsent > 0 && unsent+len(head)+len(p) > maxUnsent {
 		return false
@@ -415,7 +417,7 @@ func (w *response) writeHead(firstData []byte) {
 }
 
 // appendStatusAndFields appends the status line, the fields that are not in the set skip, and the date to the output.
-// If the last response began in the same way, it copies that text from headStart. present is a result of
+// If the last response began with the same text, it copies the text from headStart. present is a result of
 // appendSortedFields.
 func (w *response) appendStatusAndFields(fields []headerField, present, skip fieldSet) {
 	minor := w.x.req.ProtoMinor
@@ -440,8 +442,8 @@ func (w *response) appendStatusAndFields(fields []headerField, present, skip fie
 	}
 }
 
-// isDateCurrent reports whether the date of s is recent enough. Only the connection's owner may pass c; others pass
-// nil.
+// isDateCurrent reports whether the date of s is recent enough. The connection's owner passes c, whose clock is faster
+// to read. All other callers must pass nil.
 func (s *headStart) isDateCurrent(c *tcp.Conn) bool {
 	if c == nil {
 		return s.date == currentHTTPDate()
@@ -456,7 +458,8 @@ func (w *response) ensureHeadWritten() {
 	}
 }
 
-// chooseBodyFraming selects how the body ends: by length, chunks or connection end. The caller must omit skipFields.
+// chooseBodyFraming selects whether the length, the chunked encoding or the end of the connection marks the end of the
+// body. The caller must omit the fields in skipFields from the head.
 func (w *response) chooseBodyFraming(requestedEncoding string, noBody bool) (skipFields fieldSet) {
 	switch eleven := w.x.req.ProtoMinor == 1; {
 	case noBody, w.length >= 0:

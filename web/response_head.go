@@ -76,8 +76,9 @@ type headerField struct {
 	values []string
 }
 
-// appendSortedFields appends the fields of h to fields, sorted by key. present is the set of those fields that have a
-// bit in fieldSet. Content-Type, Content-Length, Date and trailers count even with nil values; other fields do not.
+// appendSortedFields appends the fields of h to fields, sorted by key. present contains the bits of these fields, as
+// returned by fieldBit. A field with nil values is in present only if it is Content-Type, Content-Length, Date or a
+// trailer.
 func appendSortedFields(fields []headerField, h http.Header) (_ []headerField, present fieldSet) {
 	if values, ok := h["Content-Type"]; ok && len(h) == 1 {
 		fields = append(fields, headerField{"Content-Type", contentType, values})

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// route decides whether the calls of an HTTP handler run on workers or on event loops. A route covers a pattern of an
-// http.ServeMux, or all calls of another handler. Calls run on workers until they have proved quick, and on event loops
-// until they have proved slow. A route that moves back to workers soon after it left them stays there twice as long as
-// before.
+// route decides whether the calls of an HTTP handler run on workers or on event loops. A route covers one pattern of an
+// http.ServeMux. If the handler is not an http.ServeMux, the route covers all calls.
 //
-// A slow call on a loop does not block the loop for long; see engine.LoopJob.
+// The calls of a route run on workers until they have proved quick, and then on event loops until they have proved
+// slow. If a route soon moves back to workers, its calls stay there twice as long as before. A slow call on a loop does
+// not block the loop for long; see engine.LoopJob.
 type route struct {
 	name   string
 	onLoop atomic.Bool
@@ -48,14 +48,15 @@ const (
 	maxRoutes        = 1024
 )
 
-// routeTable contains the routes by their pattern. It is safe for concurrent use.
+// routeTable contains routes by pattern. It is safe for concurrent use.
 type routeTable struct {
 	byPattern   sync.Map // of *route
 	count       atomic.Int32
 	startOnLoop bool // for tests
 }
 
-// getOrAdd returns the route of a pattern, adding it if necessary, or nil if there are already maxRoutes routes.
+// getOrAdd returns the route of a pattern. If the table has no such route, getOrAdd adds one. If the table already has
+// maxRoutes routes, getOrAdd returns nil instead.
 func (t *routeTable) getOrAdd(pattern string) (routeOrNil *route) {
 	if r, ok := t.byPattern.Load(pattern); ok {
 		return r.(*route)
@@ -109,8 +110,8 @@ func (r *route) serveAndRecordOrMove(x *exchange) {
 	}
 }
 
-// recordSlowCallOrMove counts a slow call on an event loop that did not only wait for a CPU. After several such calls,
-// it moves the route to workers for the given reason.
+// recordSlowCallOrMove counts a slow call on an event loop. The caller must not count a call that was slow only because
+// it waited for a CPU. After several slow calls, recordSlowCallOrMove moves the route to workers for the given reason.
 func (r *route) recordSlowCallOrMove(reason string) {
 	r.measured.Store(measuredCalls)
 	if r.slowCalls.Add(1) >= slowCallsToMove {
@@ -118,7 +119,7 @@ func (r *route) recordSlowCallOrMove(reason string) {
 	}
 }
 
-// scoreOfLongCall returns the number of quick calls that offset a call of this duration.
+// scoreOfLongCall returns the number of quick calls that offset one call of the duration took.
 func scoreOfLongCall(took time.Duration) int32 {
 	return int32(longCallWeight * min(took, slowCall) / quickCall)
 }
@@ -153,8 +154,9 @@ func (r *route) recordLoopCallOrMove(took time.Duration) {
 	}
 }
 
-// countLoopLosingCallOrMove counts a running call whose event loop another goroutine has continued. isSlow means that
-// the call itself was slow. After too many such calls or slow calls, it moves the route to workers.
+// countLoopLosingCallOrMove counts a call that has lost its event loop, because another goroutine continues the loop.
+// isSlow means that the call did not only wait for a CPU. If too many such calls are running or too many calls were
+// slow, countLoopLosingCallOrMove moves the route to workers.
 func (r *route) countLoopLosingCallOrMove(isSlow bool) {
 	if n := r.takenCalls.Add(1); n >= maxTakenCalls {
 		r.moveToWorkers(strconv.Itoa(int(n)) + " calls have not returned")
@@ -163,7 +165,8 @@ func (r *route) countLoopLosingCallOrMove(isSlow bool) {
 	}
 }
 
-// moveToWorkers makes workers run the route's calls for some time, which doubles if the route moves again soon.
+// moveToWorkers makes workers run the route's calls for at least one second. If the route has moved to workers before
+// and soon moves there again, the calls stay there twice as long as the last time, but at most one minute.
 func (r *route) moveToWorkers(reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -183,7 +186,7 @@ func (r *route) moveToWorkers(reason string) {
 
 // RouteStats describes where the calls of a route run.
 type RouteStats struct {
-	// Pattern is the pattern of the http.ServeMux, or "" if HTTP.Handler is another handler.
+	// Pattern is the pattern of the http.ServeMux. It is "" if HTTP.Handler is not an http.ServeMux.
 	Pattern string
 	// OnLoop reports whether the calls run on event loops.
 	OnLoop bool

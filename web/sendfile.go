@@ -10,7 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// ReadFrom implements io.ReaderFrom. The kernel can send a regular file or an io.LimitedReader of one.
+// ReadFrom implements io.ReaderFrom. If src is a regular file or an io.LimitedReader of a regular file, the kernel can
+// send the data directly from the file.
 func (w *response) ReadFrom(src io.Reader) (int64, error) {
 	f, offset, n, ok := regularFilePart(src)
 	if ok && w.state >= responseSwitching {
@@ -49,14 +50,16 @@ func (w *response) ReadFrom(src io.Reader) (int64, error) {
 	return n, err
 }
 
-// trailingFile is a part of a file at the end of a response. The owner sends it after the handler has returned.
+// trailingFile is a part of a file at the end of a response. The connection's owner sends it after the handler has
+// returned.
 type trailingFile struct {
 	f         *os.File // nil if there is none
 	offset, n int64
 }
 
-// deferFileUntilHandlerReturns makes a part of f the response's trailingFile, with a duplicate of the descriptor. It
-// returns false if that is impossible, for example because the response continues after the file.
+// deferFileUntilHandlerReturns makes a part of f the response's trailingFile. The trailingFile has its own descriptor,
+// so the handler may close f. deferFileUntilHandlerReturns returns false if the part cannot be sent last, for example
+// because the response continues after it.
 func (w *response) deferFileUntilHandlerReturns(f *os.File, offset, n int64) (deferred bool) {
 	if w.conn != nil || w.x.fileSlots <= 0 || w.written+n != w.length || w.x.h.sendsFiles.Load() != w.x.limits {
 		return false

@@ -40,7 +40,8 @@ var exchangeTransitions = [stateDone + 1]uint16{
 
 func (s exchangeState) String() string { return exchangeStates[s] }
 
-// setState changes the state of x, and logs a forbidden transition. After dispatch, the caller must hold x.mu.
+// setState changes the state of x. If the transition is forbidden, setState logs it, but still changes the state. After
+// dispatch, the caller must hold x.mu.
 func (x *exchange) setState(newState exchangeState) {
 	if exchangeTransitions[x.state]>>newState&1 == 0 {
 		x.logForbiddenTransition(x.state, newState)
@@ -74,7 +75,7 @@ var responseTransitions = [responseAborted + 1]uint16{
 
 func (s responseState) String() string { return responseStates[s] }
 
-// setState changes the state of w. It logs a forbidden transition, but still makes it.
+// setState changes the state of w. If the transition is forbidden, setState logs it, but still changes the state.
 func (w *response) setState(newState responseState) {
 	if responseTransitions[w.state]>>newState&1 == 0 {
 		w.x.logForbiddenTransition(w.state, newState)

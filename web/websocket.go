@@ -54,8 +54,8 @@ func (f OnMessage) Message(s Socket, kind Kind, message []byte) { f(s, kind, mes
 func (OnMessage) Closed(Socket, error) {}
 
 // WebSocket upgrades HTTP connections to WebSockets (RFC 6455). Register a WebSocket as an [http.Handler], or call
-// Upgrade in another handler. A handler that is marked as [Quick] upgrades a connection without a goroutine. To connect
-// to another server as a client, call Dial. The same Handler handles the dialed sockets.
+// Upgrade in another handler. If that handler is marked as [Quick], the upgrade does not need a goroutine. To connect
+// to another server as a client, call Dial. The field Handler also handles the dialed sockets.
 //
 // An idle WebSocket takes about 50 bytes more than an idle connection. WebSocket answers pings and performs the closing
 // handshake. With Server.Heartbeat, it pings silent peers. Do not change the fields after the first use.
@@ -69,9 +69,11 @@ type WebSocket struct {
 	// same host as the request. It also accepts requests without an Origin, because they do not come from browsers.
 	CheckOrigin func(r *http.Request) bool
 	// MaxMessage is the maximum size in bytes of a received message, after decompression. The default is 64 KiB, the
-	// maximum 1 GiB. A larger message closes the socket with CloseTooLarge. A message that is incomplete after
-	// Limits.MessageTimeout closes it with tcp.ErrMessageTimeout. For sent messages with frame headers,
-	// Limits.MaxUnsent applies, by default 1 MiB.
+	// maximum 1 GiB. If a message is larger, the socket closes with CloseTooLarge. If a message is still incomplete
+	// after Limits.MessageTimeout, the socket closes with tcp.ErrMessageTimeout.
+	//
+	// MaxMessage does not limit sent messages. Limits.MaxUnsent, by default 1 MiB, limits the size of a sent message
+	// with its frame header.
 	MaxMessage int
 	// Compression enables permessage-deflate (RFC 7692) for clients that request it, and for Dial. Each message is
 	// compressed separately (no context takeover), so an idle socket needs no memory for compression. By default,
@@ -92,8 +94,8 @@ type socketOptions struct {
 	client   bool // the socket was dialed: it sends masked frames and receives unmasked ones
 }
 
-// negotiatedSocket is the tcp.Handler of WebSocket connections after the handshake. Accepted connections of a WebSocket
-// that have negotiated the same options share one.
+// negotiatedSocket is the tcp.Handler of WebSocket connections after the handshake. All connections of a WebSocket that
+// have negotiated the same options share one negotiatedSocket.
 type negotiatedSocket struct {
 	*WebSocket
 	socketOptions
@@ -113,7 +115,7 @@ const (
 )
 
 // CloseError is the reason why a WebSocket has closed. Code and Reason are those of the close frame that the peer has
-// sent or, after a violation of the protocol, received.
+// sent. If the peer has violated the protocol, they are those of the close frame that was sent to the peer.
 type CloseError struct {
 	Code   int
 	Reason string
@@ -250,7 +252,8 @@ func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) 
 	return nil
 }
 
-// unwrapResponse returns the *response that is w or that w wraps. If there is none, notFound is the reason.
+// unwrapResponse returns w if w is a *response, or else the *response that w wraps. If there is neither, res is nil and
+// notFound is an error message.
 func unwrapResponse(w http.ResponseWriter) (res *response, notFound string) {
 	for {
 		switch t := w.(type) {
@@ -265,8 +268,8 @@ func unwrapResponse(w http.ResponseWriter) (res *response, notFound string) {
 	}
 }
 
-// checkUpgradeRequest validates an upgrade request and returns its Sec-WebSocket-Key. For a valid request, status is 0.
-// Otherwise, status and reason are the answer.
+// checkUpgradeRequest validates an upgrade request and returns its Sec-WebSocket-Key. If the request is valid, status
+// is 0. Otherwise, the caller must answer the request with status, and with reason as the text.
 func (ws *WebSocket) checkUpgradeRequest(r *http.Request) (key string, status int, reason string) {
 	h := r.Header
 	list := func(key, token string) bool { return hasToken(strings.Join(h[key], ","), token) }
@@ -355,7 +358,7 @@ func (ws *WebSocket) minCompressedBytes() int {
 	return ws.MinCompressed
 }
 
-// Opened is never called, because the connection is already open when the upgrade begins.
+// Opened is never called, because the connection is already open when v becomes its handler.
 func (v *negotiatedSocket) Opened(*tcp.Conn) {}
 
 func (v *negotiatedSocket) Missed(c *tcp.Conn, n int64) {
@@ -364,11 +367,13 @@ func (v *negotiatedSocket) Missed(c *tcp.Conn, n int64) {
 	}
 }
 
-// maxBufferedFrame is the maximum size in bytes of a frame that is buffered until complete; see partialMessage.
+// maxBufferedFrame is the maximum size in bytes of a frame that Received handles only when the whole frame has arrived.
+// A partialMessage receives larger frames piece by piece.
 const maxBufferedFrame = 8 << 10
 
-// Limits of a call of Received. After maxWorkPerCall bytes of messages, the call ends and the loop serves other
-// connections. Each frame adds frameWork bytes, and each compressed byte deflateWork bytes.
+// Limits of the work in one call of Received. After about maxWorkPerCall bytes of messages, Received ends and the loop
+// serves other connections. In addition to its payload, each frame counts as frameWork bytes, and each compressed byte
+// as deflateWork bytes.
 const (
 	maxWorkPerCall = 256 << 10
 	frameWork      = 256
@@ -422,7 +427,8 @@ func (v *negotiatedSocket) Received(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// checkMessageSize returns an error if the frame makes its message too long. receivedBytes counts earlier frames.
+// checkMessageSize returns an error if a message becomes too long with the frame h. receivedBytes is the size of the
+// earlier frames of the message.
 func (v *negotiatedSocket) checkMessageSize(h frameHead, receivedBytes int) error {
 	if !h.isControl() && h.size > v.maxMessageBytes()-receivedBytes {
 		return &CloseError{CloseTooLarge, fmt.Sprintf("the message is larger than %d bytes", v.maxMessageBytes())}
@@ -432,9 +438,9 @@ func (v *negotiatedSocket) checkMessageSize(h frameHead, receivedBytes int) erro
 
 var errInvalidUTF8 = &CloseError{CloseInvalidData, "the text is not valid UTF-8"}
 
-// validateAndDeliverMessage passes a message to the handler, or closes the socket if the message is invalid. checker,
-// if set, has checked the beginning of p. cost is in the units of maxWorkPerCall. stillOpen is false if the socket was
-// closed.
+// validateAndDeliverMessage passes the message p to the handler. If the message is invalid, it closes the socket
+// instead, and stillOpen is false. If checker is not nil, it has already checked the beginning of p. cost is the work
+// in bytes, as limited by maxWorkPerCall.
 func (v *negotiatedSocket) validateAndDeliverMessage(c *tcp.Conn, kind Kind, deflate bool, p []byte, checker *utf8Checker) (cost int, stillOpen bool) {
 	if deflate {
 		var err error

@@ -37,7 +37,8 @@ type Setting struct {
 	Group string
 	// Help describes the setting. The placeholder for the setting's value is in `backquotes`.
 	Help string
-	// Bare is used if the flag has no value, or if the JSON value is true. If Bare is "", the flag requires a value.
+	// Bare is the value of a flag that is given without a value, as in --tls. It is also used if the value in JSON is
+	// true. If Bare is "", the flag requires a value.
 	Bare string
 	// List reports whether the setting accepts several values: a repeated flag, or an array in JSON.
 	List bool
@@ -54,7 +55,8 @@ var settings = settingsFromTags(reflect.TypeFor[Config](), "", nil)
 // Settings returns all settings of a Config, in the order of the help.
 func Settings() []Setting { return slices.Clone(settings) }
 
-// settingsFromTags returns the settings of the struct t and its nested structs. index is t's index path in Config.
+// settingsFromTags returns the settings of the struct type t and of the structs within t. index is the path of t in
+// Config, as in reflect.Value.FieldByIndex.
 func settingsFromTags(t reflect.Type, helpGroup string, index []int) (all []Setting) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -112,9 +114,9 @@ func (s *Setting) numberFromTag(tag string, fallback int64) int64 {
 
 func (s *Setting) canBeZero() bool { return s.tag.Get("min") == "0" }
 
-// fieldValue returns the setting's field in c. If the field belongs to a nested struct whose pointer is nil and
-// allocateNil is set, fieldValue allocates the struct. If allocateNil is not set, it returns the zero value, and exists
-// is false.
+// fieldValue returns the field of c that s sets. The field can belong to a nested struct to which c has only a nil
+// pointer. If allocateNil is true, fieldValue allocates the missing struct. Otherwise, it returns the zero value of the
+// field, and exists is false.
 func (s *Setting) fieldValue(c *Config, allocateNil bool) (v reflect.Value, exists bool) {
 	v = reflect.ValueOf(c).Elem()
 	for _, i := range s.index {
@@ -220,8 +222,9 @@ func (s *Setting) parseBoolOrWord(text string) (on bool, err error) {
 	return on, nil
 }
 
-// textsThatSetField returns the texts that reproduce the current value of the setting's field. It returns nil for an
-// empty field, and if another setting of the same field has to reproduce the value.
+// textsThatSetField returns the texts from which s can restore the current value of its field in c. If the field is
+// empty, it returns nil. Several settings can share a field. If another of these settings must restore the current
+// value, textsThatSetField also returns nil.
 func (s *Setting) textsThatSetField(c *Config) (texts []string) {
 	value, ok := s.fieldValue(c, false)
 	first := s.Name == s.field
@@ -279,7 +282,8 @@ func (s *Setting) isListedIn(commaSeparated string) bool {
 	return slices.Contains(names, s.Name) || slices.Contains(names, s.field)
 }
 
-// missingRequiredSetting returns the name of the setting that s requires, or "" if it is given or none is required.
+// missingRequiredSetting returns the name of the setting that s requires. If the required setting is in given, or if s
+// requires no setting, it returns "".
 func (s *Setting) missingRequiredSetting(given []*Setting) (nameOrEmpty string) {
 	needed := s.tag.Get("needs")
 	if slices.ContainsFunc(given, func(g *Setting) bool { return g.field == needed }) {
@@ -288,8 +292,8 @@ func (s *Setting) missingRequiredSetting(given []*Setting) (nameOrEmpty string) 
 	return needed
 }
 
-// applyDefaultsUnlessExcluded sets empty fields to their defaults. It leaves a field empty if a given setting excludes
-// it, or if it requires a setting that is not given.
+// applyDefaultsUnlessExcluded sets each empty field to its default. A field stays empty if a given setting excludes the
+// field, or if the field requires a setting that is not given.
 func (c *Config) applyDefaultsUnlessExcluded() {
 	given := c.nonEmptySettings()
 	for i := range settings {
@@ -346,8 +350,8 @@ func flagOrElseJSONKey(name string) string {
 
 func jsonKey(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
-// Set sets the settings whose names are keys of textsBySetting. Other settings do not change. Only a List can have
-// several texts. Unknown names are ignored. Errors are of type *SettingError.
+// Set sets the settings whose names are keys of textsBySetting. All other settings keep their values. Only a setting
+// whose List is true can have several texts. Set ignores unknown names. Its errors are of type *SettingError.
 func (c *Config) Set(textsBySetting map[string][]string) error {
 	first := make(map[string]string) // by field: the given setting
 	for i := range settings {

@@ -8,7 +8,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// Indexes of counters. totals contains one set of counters for the whole run and one for the window.
+// Indexes of the counters in counts. Each shard has counts for the whole run, and counts for the measurement window.
 const (
 	nSent = iota
 	nAnswered
@@ -99,7 +99,8 @@ func (s totals) openConnsHeardBroadcast() int64 { return s.run[nHeard] - s.run[n
 
 func (s totals) messagesInFlight() int64 { return s.run[nSent] - s.run[nAnswered] - s.run[nDropped] }
 
-// shard contains counters and pacing for some of the connections: those of a loop, if the model has loops.
+// shard contains the counters and the pacing of a part of the connections. If the model has event loops, each loop has
+// one shard, which contains the connections of the loop.
 type shard struct {
 	mu     sync.Mutex
 	totals totals
@@ -173,8 +174,8 @@ func (s *shard) visitUsedStatesUnderLock(states []connState, visit func(*shard, 
 	return true
 }
 
-// refuseNewConns ends the connect phase of the shard. Afterwards, initAndCountEstablishedConn changes nothing, so the
-// fields that it sets can be read without a lock.
+// refuseNewConns ends the connect phase of the shard. Afterwards, initAndCountEstablishedConn returns nil and changes
+// nothing. The fields that initAndCountEstablishedConn sets can therefore be read without a lock.
 func (s *shard) refuseNewConns() {
 	s.mu.Lock()
 	s.closedToNew = true
@@ -261,7 +262,7 @@ func (h *timerHeap) popDue(now time.Duration) (t timer, ok bool) {
 	return t, true
 }
 
-// connQueue is a FIFO queue of connection indexes, each at most once.
+// connQueue is a FIFO queue of connection indexes. The caller must not add an index that is already in the queue.
 type connQueue struct {
 	ring []uint32 // the length is a power of two, or 0
 	head uint32

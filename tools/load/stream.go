@@ -28,19 +28,19 @@ type Stream struct {
 	Plan      *Plan
 	Intervals []Interval
 	Last      Snapshot
-	// Result is the outcome of the run. It is nil if the stream ends before the run does.
+	// Result is the outcome of the run. It is nil if the stream does not contain the end of the run.
 	Result *Result
 
 	hasEvents bool
 }
 
-// Complete reports whether the stream contains the Result of a finished run. After a crash or on a full disk, a stream
-// contains only the earlier events.
+// Complete reports whether the stream contains the Result of a finished run. If the load generator crashed or the disk
+// became full, the stream contains only the events until then, and Complete returns false.
 func (s *Stream) Complete() bool { return s.Result != nil }
 
-// StreamBuilder records the Stream of a run in this process. Set Config.Observe to the method Observe. A StreamBuilder
-// joins neighboring intervals when there are 4,096 intervals, so even a long run needs only a few MiB. The zero
-// StreamBuilder is ready for use.
+// StreamBuilder records the Stream of a run in this process. To use a StreamBuilder, set Config.Observe to its method
+// Observe. When the Stream has 4,096 intervals, the StreamBuilder joins neighboring intervals, so that at most 2,048
+// are left. For this reason, even a long run needs only a few MiB. The zero StreamBuilder is ready for use.
 type StreamBuilder struct {
 	Stream Stream
 	err    error
@@ -55,11 +55,11 @@ func (r *StreamBuilder) Observe(e Event) {
 	}
 }
 
-// Err returns nil if all observed events belong to one run. Otherwise, it returns the first error.
+// Err returns nil if all observed events are valid and belong to one run. Otherwise, it returns the first error.
 func (r *StreamBuilder) Err() error { return r.err }
 
-// ReadStream reads the stream of one run. Each line is an Event as JSON. The limits are 4 MiB per line and 1,000,000
-// intervals. Blank lines and an incomplete last line are ignored.
+// ReadStream reads the stream of one run. Each line of r must contain one Event as JSON. A line may have at most 4 MiB,
+// and a stream at most 1,000,000 intervals. ReadStream ignores blank lines and an incomplete last line.
 func ReadStream(r io.Reader) (*Stream, error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxStreamLine)
@@ -200,8 +200,9 @@ func joinIntervalsIntoTimeParts(intervals []Interval, maxParts int) []Interval {
 	return folded
 }
 
-// Join adds the next interval to i. Counts are added up, and gauges are those of the later interval. Percentiles are
-// exact if both intervals have Histograms. Otherwise, Join keeps the worse value of each percentile.
+// Join adds the next interval to i. Counts are added up. Gauges, such as memory, get the values of the later interval.
+// If both intervals have Histograms, the joined percentiles are exact. Otherwise, Join keeps the worse value of each
+// percentile.
 func (i *Interval) Join(next Interval) {
 	was := *i
 	mergeFieldsByTag(i, &next, true)
@@ -243,7 +244,7 @@ const (
 	Done Phase = "done"
 )
 
-// Event is one event of a run. Each line of a stream is an Event as JSON. All reports can be derived from the events.
+// Event is one event of a run. Each line of a stream contains one Event as JSON.
 type Event struct {
 	Phase        Phase         `json:"phase"`
 	Snapshot     Snapshot      `json:"snapshot" merge:"sum"`
@@ -259,7 +260,7 @@ type Event struct {
 	Result    *Result `json:"result,omitempty"`
 }
 
-// Plan describes a run before its start.
+// Plan describes what a run is going to do. The first event of a run contains a Plan.
 type Plan struct {
 	Start   time.Time `json:"start"`
 	Targets []string  `json:"targets"`

@@ -27,7 +27,8 @@ func (t resolvedTarget) String() string {
 	return t.addr.String()
 }
 
-// sourceIfSameFamily returns source if it has the target's address family, otherwise the zero netip.Addr.
+// sourceIfSameFamily returns source if source and the target have the same address family. Otherwise, it returns the
+// zero netip.Addr.
 func (t resolvedTarget) sourceIfSameFamily(source netip.Addr) netip.Addr {
 	if t.path != "" || source.Unmap().Is4() != t.addr.Addr().Unmap().Is4() {
 		return netip.Addr{}
@@ -98,12 +99,14 @@ var urlSchemes = map[string]struct {
 	"wss":   {urlProtocol{ws: true, tls: true}, "443"},
 }
 
-// SetTargets sets the fields Target and Also. Each target is an address or a URL. SetTargets must be called after all
-// other settings have been set. A URL also sets the protocol and the path, which must be the same for all URLs. The
-// schemes are tcp, tls, http, https, ws and wss.
+// SetTargets sets the fields Target and Also. Call SetTargets after all other settings have been set. Each target is an
+// address such as HOST:PORT or unix:PATH, or a URL with the scheme tcp, tls, http, https, ws or wss.
 //
-// With http and https, the default message is a GET request for the path. The port can be omitted with HTTP and with a
-// WebSocket. With a WebSocket, an address can also have a path, as in HOST:PORT/chat.
+// A URL also sets the protocol and the path. All URLs must have the same protocol and the same path. For http and
+// https, SetTargets sets an empty Message to a GET request for the path.
+//
+// For HTTP and WebSockets, a target can omit the port. For WebSockets, an address can include a path, as in
+// HOST:PORT/chat.
 func (c *Config) SetTargets(targets ...string) error {
 	if len(targets) == 0 {
 		return errors.New("no target is given; expected one or more, such as HOST:PORT or unix:PATH")
@@ -138,8 +141,9 @@ type targetURL struct {
 
 const wantTarget = quantity.Error("HOST:PORT such as 127.0.0.1:9000 or [::1]:9000, unix:PATH, or a URL such as http://HOST:PORT/PATH")
 
-// parseTargetAddress parses an address or a URL. With WebSockets, an address can have a path, as in HOST:PORT/path. If
-// setWSPath is true and c has no WebSocket path yet, parseTargetAddress stores this path in c.
+// parseTargetAddress parses a target, which is an address or a URL. If c uses WebSockets, an address can include a
+// path, as in HOST:PORT/path. If setWSPath is true and c has no WebSocket path yet, parseTargetAddress stores the path
+// of the address in c.
 func (c *Config) parseTargetAddress(text string, setWSPath bool) (*targetURL, error) {
 	if strings.HasPrefix(text, unixPrefix) {
 		return &targetURL{address: text}, nil
@@ -201,7 +205,8 @@ func parseTargetURL(text string) (*targetURL, error) {
 	return to, nil
 }
 
-// checkAndSetProtocolFromURL sets TLS, WebSocket, Match and Message from the URL, or returns an error on a conflict.
+// checkAndSetProtocolFromURL sets TLS, WebSocket, Match and Message from the URL. It returns an error if the URL
+// contradicts the settings of c.
 func (c *Config) checkAndSetProtocolFromURL(u *targetURL) error {
 	ws := ""
 	if c.WebSocket != nil {

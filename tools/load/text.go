@@ -328,14 +328,16 @@ func (s *Stream) WriteText(w io.Writer) error {
 	return err
 }
 
-// comparisonRows lists the rows of WriteComparisonToFirst: their headings, and their figures' names in expectations.
+// comparisonRows lists the figures that WriteComparisonToFirst writes, one per row. title is the heading of the row.
+// name is the name that the figure has in an Expectation.
 var comparisonRows = []struct{ title, name string }{
 	{"connected", "connected"}, {"rate, 1/s", "rate"}, {"mean", "mean"}, {"50%", "p50"}, {"90%", "p90"}, {"99%", "p99"},
 	{"99.9%", "p99.9"}, {"max", "max"}, {"errors", "errors"}, {"generator's CPU", "cpu"},
 }
 
-// WriteComparisonToFirst writes the results of several runs side by side, with names as headings. Each figure is
-// followed by its ratio to the figure of the first run. "-" means an unknown value, "cut off" a run without a result.
+// WriteComparisonToFirst writes the results of several runs side by side. names are the headings of the columns. Each
+// figure is followed by its ratio to the figure of the first run. An unknown figure is shown as "-". A run without a
+// result is shown as "cut off".
 func WriteComparisonToFirst(w io.Writer, names []string, streams []*Stream) error {
 	if len(names) != len(streams) {
 		return fmt.Errorf("load: comparison: %d names for %d streams; expected one name for each", len(names), len(streams))
@@ -443,7 +445,8 @@ func (c *CSV) writeRow(cellText func(csvColumn) string) {
 	c.err = cmp.Or(c.err, c.table.Write(row))
 }
 
-// Observe writes the interval of an event, if any, as a row. Use it as Config.Observe. Flush returns write errors.
+// Observe writes a row if the event contains an interval. Use Observe as Config.Observe. If a write fails, Flush
+// returns the error.
 func (c *CSV) Observe(e Event) {
 	if e.Interval != nil {
 		c.writeRow(func(column csvColumn) string { return column.of(e.Interval) })

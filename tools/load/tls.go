@@ -19,7 +19,7 @@ import (
 	"github.com/myriad-go/myriad/internal/secure/tls13"
 )
 
-// Causes of failed handshakes for which crypto/tls returns no error.
+// Errors that describe a failed TLS handshake if crypto/tls has returned no error.
 var (
 	errHandshakeTimeout = errors.New("not completed in time")
 	errHandshakeBroken  = errors.New("connection closed")
@@ -42,7 +42,8 @@ func newTLSClient(cfg *tls.Config, timeout time.Duration, onFailure func(error))
 	return &tlsClient{layers: layers.Config{TLS: cfg, Gate: gate, Ciphers: new(tls13.CipherCache), DropExporters: true}, timeout: timeout, onFailure: onFailure}
 }
 
-// waitHandshakesAndClose waits for running handshakes, and closes the cache of ciphers. The engine must have stopped.
+// waitHandshakesAndClose waits until no handshake is running, and then closes the cipher cache. The caller must have
+// stopped the engine.
 func (e *tlsClient) waitHandshakesAndClose() {
 	e.layers.Gate.Wait()
 	e.layers.Ciphers.Close()

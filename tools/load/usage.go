@@ -68,7 +68,7 @@ func (u *Usage) MemoryGrowthPerConn(before *Usage, connections int64) int64 {
 	return max(u.RSS-before.RSS, 0) / connections
 }
 
-// usageSampler samples the resources used by generator and server. Only one goroutine may use it.
+// usageSampler measures the resources that the load generator and the server use. Only one goroutine may use it.
 type usageSampler struct {
 	targets     []string
 	own, server processSampler
@@ -85,7 +85,7 @@ type processSampler struct {
 
 const usageParts = sample.CPU | sample.Memory | sample.Descriptors
 
-// newGeneratorAndServerSampler returns a sampler. Its first interval begins now. Each target is IP:port or unix:PATH.
+// newGeneratorAndServerSampler returns a sampler whose first interval begins now. Each target is IP:port or unix:PATH.
 func newGeneratorAndServerSampler(targets []string) *usageSampler {
 	u := &usageSampler{targets: targets, own: processSampler{pids: []int{os.Getpid()}}}
 	u.own.usageSinceLastCall()
@@ -94,7 +94,8 @@ func newGeneratorAndServerSampler(targets []string) *usageSampler {
 	return u
 }
 
-// findServersExceptOwnProcess adds other processes that listen at the targets to u.server, and begins to sample them.
+// findServersExceptOwnProcess finds the processes that listen at the targets, except the current process. It adds them
+// to u.server and begins to sample them.
 func (u *usageSampler) findServersExceptOwnProcess() {
 	u.lookups++
 	for _, target := range u.targets {

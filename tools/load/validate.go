@@ -341,8 +341,8 @@ func (c Config) validateTLSWebSocketAndModel() error {
 	return nil
 }
 
-// planLoops returns the number of loops. connsPerLoopOrZero is 0 if one descriptor table suffices for all loops.
-// Otherwise, each loop has its own table for this number of connections.
+// planLoops returns the number of event loops. If all loops can share one descriptor table, connsPerLoopOrZero is 0.
+// Otherwise, each loop has its own descriptor table, and connsPerLoopOrZero is the number of connections per table.
 func (c Config) planLoops() (loops, connsPerLoopOrZero int, err error) {
 	limit := maxLoops
 	if m, err := models.FindAvailable(c.Model); err != nil || !m.HasLoops {

@@ -42,7 +42,8 @@ type verifyScan struct {
 
 const maxVerifyLine = 96
 
-// appendUniqueConnLine appends a connection's verification line, which is unique among open connections.
+// appendUniqueConnLine appends the line that the connection ref sends for the verification. No two open connections
+// send the same line.
 func (v *lineVerification) appendUniqueConnLine(dst []byte, ref engine.Ref) []byte {
 	owner, slot, generation := ref.Location()
 	dst = append(dst, "check "...)
@@ -61,7 +62,8 @@ func (v *lineVerification) appendUniqueConnLine(dst []byte, ref engine.Ref) []by
 	return append(dst, v.lineEnd...)
 }
 
-// maxInFlightPerShard divides v.limit equally among the shards that have connections left to verify.
+// maxInFlightPerShard returns the maximum number of lines in flight per shard. It divides v.limit equally among the
+// shards that have connections left to verify.
 func (v *lineVerification) maxInFlightPerShard() int {
 	walking := max(v.shardsLeft.Load(), 1)
 	return int((v.limit + walking - 1) / walking)
@@ -98,8 +100,9 @@ func (g *generator) nudgeUnverifiedConns(loopOrAll int, at time.Duration, nudge 
 	return next
 }
 
-// nudgeUnverifiedConnsOfShard makes the next connections of a shard send their verification lines, as far as the limits
-// permit. It returns the time at which it must be called again, or a negative time if that is not necessary.
+// nudgeUnverifiedConnsOfShard makes the next connections of a shard send their verification lines. It stops when too
+// many lines are in flight, or after maxNudgesPerPace connections. It returns the time at which it must be called
+// again, or a negative time if no further call is necessary.
 func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, at time.Duration, nudge func(engine.Ref) bool) (nextCallOrNegative time.Duration) {
 	w := &s.scan
 	if w.verification != v {
@@ -132,7 +135,8 @@ func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, a
 	return at
 }
 
-// reportShardScanFinishedOnce records that all connections of the shard have been asked for their lines in v.
+// reportShardScanFinishedOnce records that every connection of the shard has been asked for its line of the
+// verification v. Further calls for v have no effect.
 func (s *shard) reportShardScanFinishedOnce(v *lineVerification) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// runtimeMetrics selects metrics of the Go runtime that Prometheus's collector does not export by default.
+// runtimeMetrics is a regular expression for those metrics of the Go runtime that RegisterProcess exports, but that
+// Prometheus's collector does not export by default.
 const runtimeMetrics = `^/(` +
 	`cpu/classes/(gc/total|scavenge/total|idle|user|total)` +
 	`|gc/(heap/(live|goal)|limiter/last-enabled)` +

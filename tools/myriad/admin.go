@@ -47,8 +47,8 @@ func (f *adminFlags) validate() error {
 
 const maxTokenFileBytes = 4096
 
-// loadOrGenerateToken reads the token for --admin-control, or generates and prints one. It returns "" without this
-// flag.
+// loadOrGenerateToken returns the token for --admin-control. It reads the token from the file of --admin-token-file.
+// Without a file, it generates a token and prints it. If --admin-control is not given, it returns "".
 func (f *adminFlags) loadOrGenerateToken(out io.Writer) (tokenOrEmpty string, _ error) {
 	if !f.control {
 		return "", nil

@@ -59,7 +59,7 @@ the result to the coordinator and ends the agent; a second one ends it at once.`
 	return cmd
 }
 
-// Set adds the local addresses of a flag --src to the agent's Sources.
+// Set implements pflag.Value for the flag --src. It adds the local addresses in sourceRange to the agent's Sources.
 func (f *agentFlags) Set(sourceRange string) error {
 	more, err := load.ExpandSourceRange(sourceRange, load.MaxSources-len(f.agent.Sources))
 	f.agent.Sources = append(f.agent.Sources, more...)

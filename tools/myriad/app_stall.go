@@ -41,7 +41,8 @@ func (f *stallFlags) validateAndSetEpochToNow(cmd *cobra.Command, srv *tcp.Serve
 	return nil
 }
 
-// fixedCapacityHandler echoes lines at the times that its stall plan determines.
+// fixedCapacityHandler echoes lines. A stall plan limits the number of lines per second, and makes the handler stall at
+// regular times.
 type fixedCapacityHandler struct {
 	flags stallFlags
 
@@ -53,7 +54,8 @@ func newFixedCapacityHandler(f stallFlags) *fixedCapacityHandler {
 	return &fixedCapacityHandler{flags: f, stationsByLoop: make(map[int]*stall.LineStation)}
 }
 
-// Opened assigns the connection to the line station of its loop, which answers lines at the rate of the plan.
+// Opened makes the stall.LineStation of c's event loop answer the lines of c. A station answers the lines of all
+// connections of the loop at the rate of the plan.
 func (s *fixedCapacityHandler) Opened(c *tcp.Conn) {
 	to, station := c.Ref(), s.getOrCreateStation(c.Loop())
 	answer := func(text []byte) {
@@ -73,7 +75,7 @@ func (s *fixedCapacityHandler) getOrCreateStation(loop int) *stall.LineStation {
 	return s.stationsByLoop[loop]
 }
 
-// Message queues a line for an answer at the rate of the plan. It closes the connection if the line cannot be queued.
+// Message queues a line for the stall.LineStation of c. If the line cannot be queued, Message closes the connection.
 func (*fixedCapacityHandler) Message(c *tcp.Conn, text []byte) {
 	text = append(append(make([]byte, 0, len(text)+1), text...), '\n')
 	if err := c.Value().(func([]byte) error)(text); err != nil {

@@ -133,7 +133,8 @@ func (f *appFlags) validateAndNewHandler(cmd *cobra.Command, srv *tcp.Server) (t
 
 func newLineHandler(onLine tcp.MessageFunc) tcp.Handler { return tcp.Lines(onLine) }
 
-// newOptionallySheddingHandler returns a handler that calls onLine or, with --shed under overload, rejects lines.
+// newOptionallySheddingHandler returns a handler that calls onLine for each line. If --shed is given, the handler
+// answers "busy" to lines that are shed under overload.
 func (f *appFlags) newOptionallySheddingHandler(onLine tcp.MessageFunc) tcp.Handler {
 	if f.shed {
 		return tcp.Lines(busyReplier{onLine})
@@ -141,7 +142,8 @@ func (f *appFlags) newOptionallySheddingHandler(onLine tcp.MessageFunc) tcp.Hand
 	return newLineHandler(onLine)
 }
 
-// busyReplier is a line handler that calls MessageFunc, and answers "busy" instead under overload.
+// busyReplier is a line handler that calls MessageFunc for each line. If a line is shed under overload, it answers
+// "busy" without calling MessageFunc.
 type busyReplier struct{ tcp.MessageFunc }
 
 func (busyReplier) Shed(c *tcp.Conn, _ []byte, _ error) { c.WriteString("busy\n") }

@@ -24,8 +24,9 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// articles lists the pages of docs/articles with their scenarios. A pattern selects the runs, like that of the flag
-// --only of "myriad bench".
+// articles maps the name of each page in docs/articles to its scenarios. The field only is a pattern for the names of
+// the runs, as in the flag --only of "myriad bench". If the pattern is empty, the article includes all runs of the
+// scenarios.
 var articles = map[string]struct {
 	scenarios []string
 	only      string
@@ -164,8 +165,8 @@ func readArticleResults(docs, name string) (*result.Set, error) {
 	return result.ReadSet(file)
 }
 
-// readCommitAndLoadAverage returns the origin of results, except the machine. The origin contains the last commit in
-// the repository of dir, the scale, and the load average.
+// readCommitAndLoadAverage returns the origin of results. The origin contains the last commit in the repository of dir,
+// the scale and the load average, but not the machine. A commit or load average that cannot be read is "unknown".
 func readCommitAndLoadAverage(ctx context.Context, dir, scale string) result.Origin {
 	o := result.Origin{Commit: "unknown", Scale: scale, LoadAverage: "unknown"}
 	if commit, err := exec.CommandContext(ctx, "git", "-C", dir, "rev-parse", "--short=12", "HEAD").Output(); err == nil {

@@ -99,7 +99,8 @@ func (f *plainServerFlags) validateAndServePlain(cmd *cobra.Command) error {
 	return baseline.Serve(cmd.Context(), ln, o)
 }
 
-// inheritOrOpenListener returns the listener that a prefork worker inherits, or a new one.
+// inheritOrOpenListener opens a listener. If this process is a prefork worker, it instead returns the listener that the
+// process has inherited.
 func (f *plainServerFlags) inheritOrOpenListener(ctx context.Context, o baseline.Options) (net.Listener, error) {
 	if f.worker {
 		return baseline.InheritedListener()

@@ -122,7 +122,8 @@ func (f *benchFlags) runAndPrintScenarios(cmd *cobra.Command, names []string) er
 	return printBenchResultsAndCheckFailures(cmd, set, o.Dir, err)
 }
 
-// readScenariosAndSetPeersExecutable reads the named scenarios, and adds the executable of --peers where needed.
+// readScenariosAndSetPeersExecutable reads the named scenarios. If --peers is given, it adds that executable to the
+// scenarios that need one.
 func (f *benchFlags) readScenariosAndSetPeersExecutable(names []string) (scenarios []scenario.Scenario, err error) {
 	if i := slices.Index(names, allScenarios); i >= 0 {
 		names = slices.Concat(names[:i], scenario.BuiltInNames(), names[i+1:])

@@ -150,7 +150,8 @@ func (f *doctorFlags) addFixAndOutputFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "print the report as JSON")
 }
 
-// confirmAndApplyChanges applies changes after confirmation or --yes. It returns a new report, or r if none was made.
+// confirmAndApplyChanges applies the changes that the report r recommends. Without --yes, it first asks the user. After
+// the changes, it examines the machine again and returns the new report. If no change was made, it returns r.
 func (f *doctorFlags) confirmAndApplyChanges(cmd *cobra.Command, r *doctor.Report) (*doctor.Report, error) {
 	out, changes := cmd.OutOrStdout(), r.Changes()
 	if len(changes) == 0 {
@@ -192,7 +193,8 @@ func (f *doctorFlags) confirmAndApplyChanges(cmd *cobra.Command, r *doctor.Repor
 
 const maxReplyBytes = 64
 
-// askToApplyChanges asks the user. If ctx ends first, it returns an error, but a goroutine still reads the input.
+// askToApplyChanges asks the user whether to apply the changes, and waits for the answer. If ctx ends before the user
+// has answered, it returns an error. A goroutine then continues to wait for the answer.
 func askToApplyChanges(ctx context.Context, in io.Reader, out io.Writer, changeCount int) (confirmed bool, _ error) {
 	changes := fmt.Sprintf("these %d changes", changeCount)
 	if changeCount == 1 {

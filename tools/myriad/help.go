@@ -9,7 +9,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// commandHelp contains help for each command, by name. --help lists commonFlags, or all flags if commonFlags is "".
+// commandHelp contains the help of each command. The keys are the names of the commands. --help lists only the flags in
+// commonFlags. If commonFlags is "", --help lists all flags.
 var commandHelp = map[string]struct{ examples, commonFlags string }{
 	"agent":   {agentExamples, ""},
 	"article": {"  myriad article ten-thousand --scale small", ""},

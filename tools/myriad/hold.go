@@ -50,7 +50,8 @@ missing or duplicate line.`,
 	return cmd
 }
 
-// maxHoldDuration is the default duration of the command "hold", and the longest that load.Config allows.
+// maxHoldDuration is the default duration of the command "hold". It is also the longest duration that load.Config
+// allows.
 const maxHoldDuration = 30 * 24 * time.Hour
 
 func (f *loadFlags) holdConnsAndReport(cmd *cobra.Command) error {

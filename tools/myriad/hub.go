@@ -138,7 +138,8 @@ func (f *hubFlags) moveTLSToOwnListenerIfRequested() error {
 	return nil
 }
 
-// requireAuthForRemoteClients returns an error if remote clients need no authentication and --insecure is not given.
+// requireAuthForRemoteClients returns an error if the flags permit remote clients to connect without authentication. If
+// --insecure is given, it returns nil.
 func (f *hubFlags) requireAuthForRemoteClients() error {
 	if f.insecure || f.hub.Users != nil || f.srv.Network == "unix" {
 		return nil
@@ -174,7 +175,7 @@ func (f *hubFlags) readUsersAndRegisterReload(cmd *cobra.Command) error {
 	return nil
 }
 
-// enforceTimeout limits how long the check of all clients' rights may take after the users file was reloaded.
+// enforceTimeout limits the time for checking the rights of all clients after the users file has been reloaded.
 const enforceTimeout = 30 * time.Second
 
 // reloadUsersAndEnforce reads the users file again, and closes clients that have lost their rights.

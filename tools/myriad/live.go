@@ -69,7 +69,8 @@ func newTerminalView(terminal *os.File) *terminalView {
 	}}
 }
 
-// updateAndThrottleRedraw updates the view, redraws at most once per minRedrawInterval, and erases it at the end.
+// updateAndThrottleRedraw updates the view with the event e. It redraws the view at most once per minRedrawInterval. At
+// the end of the run, it erases the view.
 func (v *terminalView) updateAndThrottleRedraw(e load.Event) {
 	now := v.now()
 	if e.Phase == load.Began || v.start.IsZero() {
@@ -253,7 +254,8 @@ func (v *terminalView) redrawLines() {
 
 func (v *terminalView) write(text string) { _, _ = io.WriteString(v.out, text) } // there is nobody to report to
 
-// renderForScreen returns the line as terminal output, cut to fit. width is its number of columns.
+// renderForScreen returns the line as terminal output. It cuts the line to the width of the screen. width is the number
+// of columns that the line takes.
 func (l terminalLine) renderForScreen(on screen) (text string, width int) {
 	const wide = 0x2e80 // the first characters of East Asia
 	runes := []rune(strings.Map(func(r rune) rune {

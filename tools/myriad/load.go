@@ -117,7 +117,7 @@ func formatSearchStep(s *load.Step, goal load.Goal) string {
 }
 
 // lowestStepAboveFoundRate returns the step with the lowest rate above found.Rate. If several steps have this rate, it
-// returns the last one. If there is none, it returns the zero Step.
+// returns the last of them. If no step has a higher rate than found.Rate, it returns the zero Step.
 func lowestStepAboveFoundRate(found *load.Found) (lowest load.Step) {
 	for _, s := range found.Steps {
 		if s.Rate > found.Rate && (lowest.Rate == 0 || s.Rate <= lowest.Rate) {

@@ -45,8 +45,9 @@ func resolveFlagAlias(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(name)
 }
 
-// rawTextFlag is the flag for a load.Setting. It stores its value in textsByName. A repeated flag replaces the
-// value, except for a List or a message, of which all values are stored.
+// rawTextFlag is the flag for a load.Setting. It stores its values in textsByName. If a flag is repeated, the last
+// value replaces the earlier values. However, a flag of the help group "Messages", or of a Setting whose List is true,
+// keeps all values.
 type rawTextFlag struct {
 	load.Setting
 	textsByName map[string][]string

@@ -47,7 +47,7 @@ func runCommandLine(ctx context.Context, args []string, in io.Reader, out, errOu
 	return 1
 }
 
-// usageError is an error in how the command was used, and causes exit code 2.
+// usageError reports that the user has used the command wrongly. It makes the program exit with the code 2.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
@@ -61,7 +61,8 @@ var commandConstructors = map[string]func() *cobra.Command{
 	"article": newArticleCommand, "plan": newPlanCommand, "bench": newBenchCommand, "plain": newPlainCommand, "park": newParkGoroutinesCommand, "offer": newPoolLoadCommand, "version": newVersionCommand,
 }
 
-// newRootCommandWithNamedSubcommand returns the root command with the subcommand that args[0] names, or else with all.
+// newRootCommandWithNamedSubcommand returns the root command. If args[0] is the name of a subcommand, the root command
+// has only this subcommand. Otherwise, it has all subcommands.
 func newRootCommandWithNamedSubcommand(args ...string) *cobra.Command {
 	root := &cobra.Command{
 		Use:               "myriad",
@@ -95,8 +96,9 @@ func newRootCommandWithNamedSubcommand(args ...string) *cobra.Command {
 // duplicateSignalWindow is the time after a signal in which a second signal is ignored.
 const duplicateSignalWindow = 200 * time.Millisecond // timeout(1) sends two signals
 
-// cancelOnSignalUnlessServer makes SIGINT and SIGTERM cancel the context of any command except serve and hub. A second
-// signal, after duplicateSignalWindow, ends the process.
+// cancelOnSignalUnlessServer makes SIGINT and SIGTERM cancel the context of cmd. Further signals are ignored for
+// duplicateSignalWindow. After that time, another signal ends the process. The commands serve and hub handle signals
+// themselves, so cancelOnSignalUnlessServer does nothing for them.
 func cancelOnSignalUnlessServer(cmd *cobra.Command) {
 	if cmd.Name() == "serve" || cmd.Name() == "hub" {
 		return

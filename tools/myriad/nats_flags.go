@@ -20,7 +20,8 @@ func (f *natsFlags) addFlags(flags *pflag.FlagSet, defaultURLs, urlHelp string) 
 	flags.StringVar(&f.ca, "nats-ca", "", "PEM `FILE` with trusted CA certificates of NATS servers (default: the system's)")
 }
 
-// parseURLsAndTrustedCA returns the URLs of --nats and a TLS configuration for --nats-ca, each nil without its flag.
+// parseURLsAndTrustedCA returns the URLs of --nats, and a TLS configuration that trusts the certificates of --nats-ca.
+// Without --nats, urls is nil. Without --nats-ca, tlsConfig is nil.
 func (f *natsFlags) parseURLsAndTrustedCA() (urls []string, tlsConfig *tls.Config, err error) {
 	if f.urls == "" {
 		if f.creds+f.ca != "" {
@@ -71,10 +72,12 @@ func (f *natsFlags) natsServerForAgents(secret *secretFlag) (n agents.NATS, err 
 // maxSecretBytes is the maximum length of a secret.
 const maxSecretBytes = 1024 // NATS sends it in a message of at most about 4,000 bytes
 
-// secretFlag is a flag that names a file with a secret. Without the flag, an environment variable has the secret.
+// secretFlag is a flag that names a file with a secret. If the flag is not given, the secret is read from an
+// environment variable.
 type secretFlag struct{ name, variable, file string }
 
-// addFlag adds the flag. Its description is "FILE with the secret", continued by help.
+// addFlag adds the flag. The description of the flag in the help output begins with "FILE with the secret". The
+// parameter help continues this description.
 func (f *secretFlag) addFlag(flags *pflag.FlagSet, name, variable, help string) {
 	f.name, f.variable = name, variable
 	flags.StringVar(&f.file, name, "", "`FILE` with the secret "+help+" (default: the environment variable "+variable+", or none)")

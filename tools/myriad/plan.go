@@ -100,7 +100,8 @@ func (f *planFlags) addCheckAndOutputFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "print the plan as JSON")
 }
 
-// newNumberParser returns a function that parses a number such as 1.5k. Its errors contain the description expected.
+// newNumberParser returns a function that parses a number such as 1.5k. If a text is not a number, the function returns
+// a quantity.Error that describes the expected input with the given text.
 func newNumberParser(expected string) func(string) (float64, error) {
 	return func(text string) (float64, error) {
 		n, ok := quantity.ParseNumberWithSuffix(text)
@@ -119,7 +120,8 @@ func parsePercent(text string) (fraction float64, _ error) {
 	return n / 100, nil
 }
 
-// validateAndComplete validates the flags, takes missing --memory and --cores from facts, and sets default connections.
+// validateAndComplete validates the flags and sets defaults. The defaults of --memory and --cores are the values of
+// this machine, which it takes from facts. The default of --connections is 10 million and 100 million.
 func (f *planFlags) validateAndComplete(facts *doctor.Facts, isFlagSet func(string) bool) error {
 	switch {
 	case f.measure == (f.from != ""):
@@ -202,9 +204,10 @@ func (f *planFlags) planMachinesOrCheckPredictions(cmd *cobra.Command) error {
 	return capacity.WritePlansSideBySide(out, plans)
 }
 
-// fittingMeasurementWithMostPoints returns the measurement with the most points of the subject of --subject or, without
-// this flag, of the first subject. Among equals, it returns the one with the fewest connections. For a plan with TLS,
-// it considers only measurements with TLS. It returns nil if no measurement fits.
+// fittingMeasurementWithMostPoints returns the measurement with the most points for the subject of --subject. Without
+// --subject, it uses the subject of the first measurement. If several measurements have the most points, it returns the
+// one with the fewest connections. For a plan with TLS, it considers only measurements with TLS. If no measurement
+// fits, it returns nil.
 func (f *planFlags) fittingMeasurementWithMostPoints(all []capacity.MeasuredCosts) (best *capacity.MeasuredCosts) {
 	for i := range all {
 		m := &all[i]
@@ -261,8 +264,8 @@ func (f *planFlags) measureOrReadMeasurements(cmd *cobra.Command) ([]capacity.Me
 	return all, nil
 }
 
-// runCapacityBench runs the built-in scenario "capacity" at the scale "small" for f.subject. If f.subject is "", it
-// becomes the scenario's first subject.
+// runCapacityBench runs the built-in scenario "capacity" at the scale "small" for the model f.subject. If f.subject is
+// "", runCapacityBench first sets it to the first model of the scenario.
 func (f *planFlags) runCapacityBench(cmd *cobra.Command) (*result.Set, error) {
 	s, err := probe.ScenarioReader.ReadBuiltIn("capacity")
 	if err != nil {
@@ -299,7 +302,8 @@ func (f *planFlags) runCapacityBench(cmd *cobra.Command) (*result.Set, error) {
 	return set, err
 }
 
-// printAndCheckPredictionAccuracy prints the figures, and returns an error if they differ by more than --within.
+// printAndCheckPredictionAccuracy prints the predicted and the measured figures. It returns an error if a prediction
+// differs from the measured figure by more than --within.
 func (f *planFlags) printAndCheckPredictionAccuracy(out io.Writer, all []capacity.Prediction) error {
 	if len(all) == 0 {
 		return usagef("%s does not contain two sizes of the same server; expected a report of `myriad bench capacity`", f.from)

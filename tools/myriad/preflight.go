@@ -14,7 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// limitCheck is a plan that is compared with the limits of the machine before a command starts.
+// limitCheck contains the plan of a command. Before the command starts, the plan is compared with the limits of the
+// machine.
 type limitCheck struct {
 	plan doctor.Plan
 	// doctorArgs contains the flags with which "myriad doctor" makes the same prediction.
@@ -33,10 +34,11 @@ func checkAndPrintLimitWarnings(cmd *cobra.Command, p limitCheck) {
 	}
 }
 
-// nearWallShare is the share of Wall.Holds above which a plan is near a limit of the machine.
+// nearWallShare determines when a plan is near a limit of the machine: if it has more connections than this share of
+// Wall.Holds, the number of connections that the limit permits.
 const nearWallShare = 0.8
 
-// formatLimitWarnings returns up to two warnings: about a hard limit, and about a soft limit.
+// formatLimitWarnings returns at most two warnings: one about a hard limit of the machine, and one about a soft limit.
 func (p *limitCheck) formatLimitWarnings(report *doctor.Report) (lines []string) {
 	n := report.Plan.Connections
 	hard, soft := p.lowestExceededOrNearWall(report, false), p.lowestExceededOrNearWall(report, true)
@@ -54,8 +56,8 @@ func (p *limitCheck) formatLimitWarnings(report *doctor.Report) (lines []string)
 	return lines
 }
 
-// lowestExceededOrNearWall returns the lowest hard limit (wall) that the plan exceeds or nears. If wantPerformanceWalls
-// is set, it returns the lowest soft limit that the plan exceeds. It returns nil if there is none.
+// lowestExceededOrNearWall returns the lowest hard limit that the plan exceeds or nears. If wantPerformanceWalls is
+// true, it instead returns the lowest soft limit that the plan exceeds. If there is no such limit, it returns nil.
 func (p *limitCheck) lowestExceededOrNearWall(report *doctor.Report, wantPerformanceWalls bool) (nearest *doctor.Wall) {
 	n := report.Plan.Connections
 	for i := range report.Walls {

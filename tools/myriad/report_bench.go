@@ -30,7 +30,8 @@ func (f *reportFlags) writeSingleBenchReport(cmd *cobra.Command, files []reportF
 	return nil
 }
 
-// printMissingOrInvalidRunCount prints how many runs failed or were not made, if any.
+// printMissingOrInvalidRunCount prints the number of runs that failed or were not made. If there are no such runs, it
+// prints nothing.
 func printMissingOrInvalidRunCount(w io.Writer, set *result.Set) {
 	skipped := 0
 	for _, r := range set.Reports {

@@ -17,8 +17,9 @@ type namedStream struct {
 	stream *load.Stream
 }
 
-// writeLoadReportAndVerdicts writes the report of a load run or of merged runs, or a comparison of runs. It then prints
-// whether the expectations are met, and returns an error if one is not.
+// writeLoadReportAndVerdicts writes a report of the load run in files. If there are several files, it compares their
+// runs or, with --merge, reports their runs as one. It then prints which expectations are met, and returns an error if
+// one is not met.
 func (f *reportFlags) writeLoadReportAndVerdicts(cmd *cobra.Command, files []reportFile) error {
 	expectations, err := f.validateLoadFlags(len(files))
 	if err != nil {

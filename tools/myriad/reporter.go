@@ -189,8 +189,8 @@ func (t *runReporter) printTextUnlessJSON(format string, args ...any) {
 	fmt.Fprintf(t.stdout, format+"\n", args...)
 }
 
-// writeResultAndCheckExpectations prints the result unless standard output receives JSON, completes the output files
-// and checks the expectations. If resultOrNil is nil, it only discards the files.
+// writeResultAndCheckExpectations prints the result, completes the output files, and checks the expectations. It does
+// not print the result if standard output receives JSON. If resultOrNil is nil, it discards the output files instead.
 func (t *runReporter) writeResultAndCheckExpectations(resultOrNil *load.Result) error {
 	defer t.stopMetricsAndDiscardFiles()
 	if t.live != nil {

@@ -25,8 +25,8 @@ func (f *serverTLSFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.clientCA, "tls-client-ca", "", "require client certificates signed by a CA in this file")
 }
 
-// newReloadingTLSConfigOrNil returns the TLS configuration of the flags, or nil without --tls-cert and --tls-key. It
-// sets f.pair, which reloads the certificate when its files change.
+// newReloadingTLSConfigOrNil returns the TLS configuration for --tls-cert and --tls-key, or nil if neither flag is
+// given. It sets f.pair, which reloads the certificate when the files change.
 func (f *serverTLSFlags) newReloadingTLSConfigOrNil() (*tls.Config, error) {
 	if f.cert == "" && f.key == "" {
 		if f.clientCA != "" {

@@ -30,8 +30,9 @@ func (f *workerFlags) addFlags(cmd *cobra.Command) {
 
 func (f *workerFlags) hasWorkers() bool { return f.workers != "" && f.workers != "0" }
 
-// validateAndBuildPoolConfig validates the flags and builds the pool's configuration. If shedElseKeepQueued is false or
-// the number of workers is fixed, the pool never sheds queued jobs and runs them in order.
+// validateAndBuildPoolConfig validates the flags and sets f.cfg, the configuration of the pool. The pool sheds queued
+// jobs only if shedElseKeepQueued is true and the number of workers is not fixed. Otherwise, it keeps all queued jobs
+// and runs them in order.
 func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, shedElseKeepQueued bool) (err error) {
 	if !f.hasWorkers() {
 		if f.queue != 0 || f.target != 0 {

@@ -102,7 +102,8 @@ func (f *serverFlags) addFlags(flags *pflag.FlagSet, addr string) {
 	flags.StringVar(&f.memoryLimit, "memory-limit", "", "set Go's memory limit to this share of the memory of the cgroup or machine, such as 75%; auto is 90% (default: GOMEMLIMIT, or none)")
 }
 
-// addIntFlag adds a flag whose default is the field's current value. fieldName is the field's name in errors.
+// addIntFlag adds a flag whose default is the current value of *field. In error messages, the name of the flag replaces
+// fieldName.
 func (f *serverFlags) addIntFlag(flags *pflag.FlagSet, field *int, name, fieldName, help string) {
 	if *field != 0 {
 		help, _, _ = strings.Cut(help, " (default") // pflag prints the default
@@ -177,7 +178,8 @@ func parseOnOff(text string) (off bool, err error) {
 	return false, quantity.Error("on or off")
 }
 
-// systemdListenerIfRequested returns the listener from systemd, or nil if --addr denotes none.
+// systemdListenerIfRequested returns the listener that systemd has opened for --addr. If --addr is an ordinary address,
+// it returns nil.
 func (f *serverFlags) systemdListenerIfRequested() (net.Listener, error) {
 	if !isSystemdAddr(f.srv.Addr) {
 		return nil, nil
@@ -209,7 +211,8 @@ func (f *serverFlags) replaceFieldsWithFlags(text string) string {
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
-// setGoMemoryLimitIfRequested applies and prints --memory-limit, unless GOMEMLIMIT is set or memory is unknown.
+// setGoMemoryLimitIfRequested sets Go's memory limit as --memory-limit requires, and prints the limit. It does nothing
+// if GOMEMLIMIT is set, or if the size of the memory is unknown.
 func (f *serverFlags) setGoMemoryLimitIfRequested(cmd *cobra.Command) error {
 	if f.memoryLimit == "" {
 		return nil

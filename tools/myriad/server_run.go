@@ -93,9 +93,9 @@ func notifyServiceManager(cmd *cobra.Command, state string) {
 	}
 }
 
-// startSignalAndUpgradeHandling handles signals and upgrade requests on a new goroutine. ctx ends when the server must
-// drain. stopHandling ends the goroutine, waits for a pending upgrade, and returns how many open connections a repeated
-// signal has cut off.
+// startSignalAndUpgradeHandling handles signals and upgrade requests on a new goroutine. The context ctx ends when the
+// server must drain. The function stopHandling ends the goroutine and waits for a pending upgrade. It returns the
+// number of connections that were still open when a repeated signal closed them.
 func (f *serverFlags) startSignalAndUpgradeHandling(cmd *cobra.Command) (ctx context.Context, stopHandling func() (cut int64)) {
 	ctx, drain := context.WithCancel(cmd.Context())
 	signals := make(chan os.Signal, 4)
@@ -189,7 +189,8 @@ func (f *serverFlags) replaceProcess(ctx context.Context, cmd *cobra.Command, ca
 	return u, nil
 }
 
-// queueOrRefuseUpgrade queues an upgrade. If one is already queued, it calls done with an error instead.
+// queueOrRefuseUpgrade queues a request for an upgrade. After the upgrade, done is called with the outcome. If another
+// request is already queued, queueOrRefuseUpgrade immediately calls done with an error.
 func (f *serverFlags) queueOrRefuseUpgrade(done func(tcp.Upgraded, error)) {
 	select {
 	case f.upgradeRequests <- done:

@@ -57,7 +57,7 @@ type loadState struct {
 	latency, connect durations
 }
 
-// durations contains the number and the sum (in seconds) of the measured times.
+// durations contains the number of measured times, and their sum in seconds.
 type durations struct {
 	count uint64
 	sum   float64
