@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// shownFarWalls limits the table rows for limits that the plan does not exceed.
+// shownFarWalls is the maximum number of table rows for limits that only larger plans exceed.
 const shownFarWalls = 3
 
 const textWidth = 100
@@ -136,7 +136,8 @@ func (r *Report) isSysctlReadOnlyHere(c Change) bool {
 	return r.Facts.Process.Root && c.Kind == Sysctl && slices.Contains(r.Facts.ReadOnly, c.Name)
 }
 
-// wrapText breaks text into lines, but not within backticks, and indents all lines except the first.
+// wrapText breaks text into lines of up to textWidth columns. It does not break text between backticks. It puts
+// continuationIndent in front of all lines except the first.
 func wrapText(text, continuationIndent string) string {
 	var out strings.Builder
 	width := 0

@@ -32,8 +32,8 @@ type Options struct {
 	ListenTLS *tls.Config
 	// JoinTimeout limits the time in which all agents must join. The default is one minute.
 	JoinTimeout time.Duration
-	// Silence is how long a peer may stay silent before it is considered lost. The default is DefaultSilence. Other
-	// values are raised to 100 ms or lowered to one minute if they are outside this range.
+	// Silence is how long an agent or the coordinator may send nothing before its peer considers it lost. The default
+	// is DefaultSilence. A value below 100 ms is raised to 100 ms. A value above one minute is lowered to one minute.
 	Silence time.Duration
 	// Logf receives one line per event, on the goroutine of RunOnAgents. Nil drops the lines.
 	Logf func(format string, args ...any)
@@ -132,7 +132,8 @@ func RunOnAgents(ctx context.Context, o Options, cfg load.Config) (resultSoFar *
 	return c.runStepsAndMergeResults(ctx)
 }
 
-// RequireCredentialsUnlessLoopback returns an error if o lacks credentials for a NATS server beyond loopback.
+// RequireCredentialsUnlessLoopback returns an error if o specifies a NATS server that is not on a loopback address, but
+// no credentials for this server.
 func (o *Options) RequireCredentialsUnlessLoopback() error {
 	if o.URL != "" {
 		return o.NATS.RequireCredentialsUnlessLoopback()
@@ -143,7 +144,8 @@ func (o *Options) RequireCredentialsUnlessLoopback() error {
 	return nil
 }
 
-// connectAndStartLocalAgents must be followed by stopLocalAgentsAndClose, even if it returns an error.
+// connectAndStartLocalAgents connects to NATS, and starts a NATS server and local agents if the options require them.
+// The caller must call stopLocalAgentsAndClose afterwards, even if connectAndStartLocalAgents returns an error.
 func (c *coordinator) connectAndStartLocalAgents() (err error) {
 	url, connect := c.URL, func(all ...nats.Option) (*nats.Conn, error) { return nats.Connect(c.URL, all...) }
 	if c.URL == "" {
@@ -188,8 +190,8 @@ func (c *coordinator) stopLocalAgentsAndClose() {
 	}
 }
 
-// requireServerAuthIfExternal returns an error if the coordinator has not started the NATS server itself, and that
-// server is not on a loopback address and accepts clients without credentials.
+// requireServerAuthIfExternal checks a NATS server that the coordinator has not started itself. It returns an error if
+// this server accepts clients without credentials, unless the server is on a loopback address.
 func (c *coordinator) requireServerAuthIfExternal() error {
 	if c.server != nil {
 		return nil
@@ -197,8 +199,8 @@ func (c *coordinator) requireServerAuthIfExternal() error {
 	return requireServerAuthOrLoopback(c.conn)
 }
 
-// keepWarningIfNonePending stores a warning of the NATS server, or drops it if another one is pending. It is safe for
-// concurrent use.
+// keepWarningIfNonePending stores a warning of the NATS server until the coordinator logs it. If a warning is already
+// stored, the new one is dropped. keepWarningIfNonePending is safe for concurrent use.
 func (c *coordinator) keepWarningIfNonePending(line string) {
 	select {
 	case c.warnings <- line:
@@ -423,7 +425,8 @@ func (c *coordinator) divideLoadAndPrepareMembers(ctx context.Context) error {
 	return nil
 }
 
-// measureClockAndSendPart may run concurrently for different agents.
+// measureClockAndSendPart measures the clock offset of an agent, and sends the agent its part of the load. It may be
+// called concurrently for different agents.
 func (c *coordinator) measureClockAndSendPart(ctx context.Context, m *memberAgent, part load.Config, ca []byte, timeOrigin time.Time) error {
 	var trips []roundTrip
 	for range maxClock {

@@ -137,7 +137,8 @@ type planReply struct {
 	Refuses string `json:"refuses,omitempty"`
 }
 
-// orders is the body of the coordinator's heartbeat. Times are Unix nanoseconds by the agent's clock; 0 means not set.
+// orders is the body of the coordinator's heartbeat to one agent. Times are in Unix nanoseconds by the agent's clock. A
+// time of 0 means that the time is not yet set.
 type orders struct {
 	Start int64 `json:"start,omitempty"` // time to connect
 	Begin int64 `json:"begin,omitempty"` // time to send
