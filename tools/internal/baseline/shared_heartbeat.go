@@ -26,7 +26,8 @@ var heartbeatShapes = []string{HeartbeatTickers, HeartbeatBatches, HeartbeatHeap
 
 const heartbeatBatches = 64
 
-// withSharedHeartbeats adds read deadlines and heartbeats to a handler. Each of its goroutines serves many connections.
+// withSharedHeartbeats returns a handler that adds heartbeats and read deadlines to the given handler. Unlike the
+// goroutines of HeartbeatTickers, each goroutine sends the heartbeats of many connections.
 func (s *plainServer) withSharedHeartbeats(ctx context.Context, handle func(net.Conn, int), o Options) func(net.Conn, int) {
 	start := s.startHeartbeatBatches
 	if o.HeartbeatBy == HeartbeatHeap {
