@@ -13,8 +13,9 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// WriteBenchstat writes the valid runs of a set in the format that the tool benchstat reads. Each run is one line, with
-// all figures of which higher or lower values are better.
+// WriteBenchstat writes the valid runs of a set in the format that the tool benchstat reads. Each run is one line. The
+// line contains only figures that have a better direction: figures of which higher values are better, and figures of
+// which lower values are better.
 func WriteBenchstat(w io.Writer, s *result.Set) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "goos: %s\ngoarch: %s\n", s.Machine.OS, s.Machine.Arch)
@@ -57,8 +58,9 @@ func benchmarkLineValues(run *result.Run) string {
 	return b.String()
 }
 
-// figureNameAsBenchstatUnit returns the name of a figure, followed by "-sec" for seconds and "-B" for bytes. benchstat
-// shows one table per unit, so each figure needs its own unit.
+// figureNameAsBenchstatUnit returns a name that benchstat accepts as a unit. The name must be unique for each figure,
+// because benchstat shows one table per unit. It is the name of the figure, followed by "-sec" if values are in
+// seconds, and by "-B" if values are in bytes.
 func figureNameAsBenchstatUnit(f probe.Figure) string {
 	switch f.Unit {
 	case page.Seconds:

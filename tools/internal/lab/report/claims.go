@@ -9,7 +9,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// SetVerdicts sets the verdicts of all reports in s: on comparisons with published results, and on claims.
+// SetVerdicts sets the verdicts of all reports in s. There are verdicts on comparisons with published results and
+// verdicts on claims.
 func SetVerdicts(s *result.Set) {
 	for _, r := range s.Reports {
 		r.Verdicts = nil

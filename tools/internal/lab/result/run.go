@@ -171,7 +171,8 @@ type Runtime struct {
 
 func (s *Sample) KernelMemory() int64 { return s.Slab + s.Tables }
 
-// OpenConns returns the server's number of connections or, if unknown, of sockets.
+// OpenConns returns the number of connections that the server has counted. If the server does not count them, OpenConns
+// returns the number of the server's sockets.
 func (s *Sample) OpenConns() int {
 	if s.Counts != nil {
 		return int(s.Counts.Open)
@@ -258,8 +259,8 @@ type Broadcaster struct {
 	Error      string `json:"error,omitempty"`
 }
 
-// Tick is one sample in a run's timeline. Ticks are usually at least one second apart. Counters are totals, not
-// differences between ticks. Unknown figures are 0.
+// Tick is one sample in a run's timeline. Ticks are usually at least one second apart. Counters are totals since the
+// start, not differences between two ticks. An unknown figure is 0.
 type Tick struct {
 	At     time.Duration `json:"at"`
 	Server load.Usage    `json:"server"`
