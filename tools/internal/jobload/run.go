@@ -230,9 +230,9 @@ func (g *jobSubmitter) sleepOrUntilDone(d time.Duration) {
 	}
 }
 
-// submitJobsOnceLateBy submits each job that no other goroutine has submitted minLateness after the job's planned time.
-// With a minLateness of 0, it submits jobs on time. It returns after the last planned job, at r.limit, or when g.ctx
-// ends.
+// submitJobsOnceLateBy submits the jobs that no other goroutine has submitted by minLateness after their planned time.
+// With a minLateness of 0, it submits jobs on time. It returns after the last planned job, at the time r.limit, or when
+// g.ctx ends.
 func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration) {
 	lastAt := -submitInterval // when a job was last submitted
 	for woke := r.now(); g.ctx.Err() == nil; {

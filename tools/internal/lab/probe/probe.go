@@ -147,8 +147,9 @@ func (in RunInput) windowSamples() (from, to *result.Sample, ok bool) {
 	return from, to, from != nil && to != nil
 }
 
-// CPUsUsedByOthers returns how many CPUs were busy on average with anything except the server and the load generator.
-// If the machine is virtual, its host can also take CPU time from it. stolenByHost is this part of foreign.
+// CPUsUsedByOthers returns how many CPUs were busy on average with anything except this program, the server and the
+// load generator. If the machine is virtual, its host can also take CPU time away. stolenByHost is this part of
+// foreign.
 func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
 	in := RunInput{Run: r}
 	from, to, ok := in.windowSamples()

@@ -32,8 +32,8 @@ type comparison struct {
 const oneRoundMargin = 0.1
 
 // compareByRatiosPerRound compares one of our subjects with a design by one figure. It computes the ratio of their
-// values in each round, and decides by the median ratio. If no round has a ratio, the outcome is NotMeasured, and the
-// text of the result states why. connsNote is added to the text.
+// values in each round, and decides by the median of the ratios. If a comparison is not possible, the outcome is
+// NotMeasured, and the text of the result states the reason. connsNote is added to the text.
 func compareByRatiosPerRound(rowName string, f probe.Figure, ours, design subjectRuns, connsNote string) comparison {
 	var ratios []float64
 	alone := 0 // number of rounds in which only the design did no work

@@ -237,7 +237,8 @@ func (e *Killed) String() string {
 		e.After.Seconds(), warming, float64(e.RSS)/1e9, float64(e.Limit)/1e9)
 }
 
-// Capacity is the maximum rate at which this machine completes jobs of one shape. Shape is the name of a kind of job.
+// Capacity is the maximum rate at which this machine completes jobs of one kind. The field Shape contains the name of
+// this kind.
 type Capacity struct {
 	Shape string `json:"shape"`
 	// PerSecond is the maximum rate of jobs that ended within their deadline. Side names the contender that reached it.
@@ -251,16 +252,17 @@ type Capacity struct {
 	Tried []string `json:"tried"`
 }
 
-// Broadcaster describes the connection that requested a broadcast. Messages is the number of lines that it sent,
-// Heartbeats the number of heartbeats that it received. Error is set if the broadcast did not arrive on it.
+// Broadcaster describes the connection that requested a broadcast. Messages is the number of lines that this connection
+// sent. Heartbeats is the number of heartbeats that it received. If the connection did not receive the broadcast, Error
+// states the reason.
 type Broadcaster struct {
 	Messages   int64  `json:"messages"`
 	Heartbeats int64  `json:"heartbeats"`
 	Error      string `json:"error,omitempty"`
 }
 
-// Tick is one sample in a run's timeline. Ticks are usually at least one second apart. Counters are totals since the
-// start, not differences between two ticks. An unknown figure is 0.
+// Tick is one sample in a run's timeline. Ticks are usually at least one second apart. Counters are totals, not
+// differences between two ticks. An unknown figure is 0.
 type Tick struct {
 	At     time.Duration `json:"at"`
 	Server load.Usage    `json:"server"`

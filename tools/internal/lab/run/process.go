@@ -151,8 +151,8 @@ func (p *process) terminateAndWait() {
 	<-p.done
 }
 
-// newUnexpectedExitError returns an error that describes how the process ended, although nobody asked it to. The caller
-// must first wait until the channel done is closed.
+// newUnexpectedExitError returns an error for a process that ended although it was not told to end. The error describes
+// how the process ended. The caller must first wait until the channel done is closed.
 func (p *process) newUnexpectedExitError(processName string) error {
 	status := "exit status 0"
 	switch {

@@ -113,9 +113,9 @@ func copyMachineFigures(s *result.Sample, m *sample.Machine) {
 	s.Sockets, s.TimeWait, s.Files = m.Open, m.TimeWait, m.Files
 }
 
-// addServerConnCount stores the server's number of connections in s. If the server has an admin address and only one
-// process, it also stores figures of the Go runtime. Memory must be sampled before this call, because counting takes
-// kernel memory.
+// addServerConnCount stores the server's number of connections in s, or its number of sockets if the server has no
+// admin address. If the server has an admin address and only one process, it also stores figures of the Go runtime.
+// Memory must be sampled before this call, because counting takes kernel memory.
 func (m *serverMeasurement) addServerConnCount(ctx context.Context, s *result.Sample) error {
 	if m.admin == nil {
 		with, err := m.sampleServerGeneratorAndMachine(s.Checkpoint, sample.Sockets)
