@@ -16,8 +16,8 @@ type wallRule struct {
 	examine func(*analysis, *Wall) bool
 }
 
-// wallRules contains the registered limits. sysctlInfos contains the kernel settings that these limits depend on. Its
-// keys are names of settings.
+// wallRules contains the registered limits. sysctlInfos contains the kernel settings that these limits depend on. The
+// keys of sysctlInfos are names of settings.
 var (
 	wallRules   []wallRule
 	sysctlInfos = make(map[string]sysctlInfo)
@@ -39,8 +39,8 @@ type sysctlInfo struct {
 	defaultValue string
 }
 
-// registerWall registers a limit and the kernel settings that the limit depends on. The result has no meaning. It
-// permits a call in a var declaration.
+// registerWall registers a limit and the kernel settings that the limit depends on. The returned value is meaningless.
+// It permits a call of registerWall in a var declaration.
 func registerWall(w Wall, examine func(*analysis, *Wall) bool, sysctlsRead ...sysctlInfo) struct{} {
 	wallRules = append(wallRules, wallRule{w, examine})
 	for _, s := range sysctlsRead {
@@ -159,7 +159,8 @@ func (w *Wall) setUsedAndLimit(used, limit int64) {
 }
 
 // requireSysctlIfExceeded checks whether the plan exceeds the limit w. If so, it adds to w the change of a kernel
-// setting. lowestEnough is the lowest value that suffices. For a reserve, the change sets the value an eighth higher.
+// setting. lowestEnough is the lowest value that suffices. The change sets a value that is an eighth higher, to leave a
+// reserve.
 func (x *analysis) requireSysctlIfExceeded(w *Wall, sysctl string, lowestEnough int64) {
 	if x.isExceededByPlan(w) {
 		w.Needs = format.Count(lowestEnough)

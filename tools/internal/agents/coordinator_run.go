@@ -57,8 +57,8 @@ type coordinatorTimers struct {
 }
 
 // newCoordinatorTimers returns timers for a run that begins at the time start. Each agent sends a report every
-// observeEvery. The timer show fires half of observeEvery after the agents should have sent a report, because the
-// messages may be late.
+// observeEvery. The timer in the field show fires half of observeEvery after the agents should have sent a report,
+// because the messages may be late.
 func newCoordinatorTimers(ctx context.Context, start time.Time, observeEvery, heartbeatEvery time.Duration) *coordinatorTimers {
 	showAt := start.Add(observeEvery + observeEvery/2)
 	return &coordinatorTimers{stopping: ctx.Done(), every: observeEvery, showAt: showAt, show: time.NewTimer(time.Until(showAt)), heartbeat: time.NewTicker(heartbeatEvery)}
@@ -299,8 +299,8 @@ func (m *memberAgent) toLocalClockAndNameLimits(result *load.Result) *load.Resul
 	return result
 }
 
-// maxIntervals is the maximum number of events per agent and phase that the coordinator stores. It stores an event
-// until the other agents have sent theirs, and then merges the events.
+// maxIntervals is the maximum number of events per agent and phase that the coordinator stores. The coordinator stores
+// an event until the other agents have sent theirs, and then merges these events.
 const maxIntervals = 256
 
 func (c *coordinator) processPhasesReachedByAll() {

@@ -20,8 +20,8 @@ func listenReusePort(ctx context.Context, addr string) (net.Listener, error) {
 }
 
 // servePrefork starts several processes that serve connections on the same port. The first process inherits the
-// listener ln. If this process is killed, the started processes are killed, too. servePrefork returns an error if one
-// of the processes exits before ctx ends.
+// listener ln. If the calling process is killed, the started processes are killed, too. servePrefork returns an error
+// if a started process exits before ctx ends.
 func servePrefork(ctx context.Context, ln net.Listener, o PreforkOptions) error {
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

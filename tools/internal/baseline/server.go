@@ -71,8 +71,8 @@ type Options struct {
 	// Heartbeat is the time between two heartbeats on each connection, from 100 ms to 24 h. The default 0 disables
 	// heartbeats. The apps HTTP and Web do not support heartbeats.
 	Heartbeat time.Duration
-	// HeartbeatBy is HeartbeatTickers (the default), HeartbeatBatches or HeartbeatHeap. If Heartbeat is 0, it must be
-	// HeartbeatTickers.
+	// HeartbeatBy is HeartbeatTickers (the default), HeartbeatBatches or HeartbeatHeap. If Heartbeat is 0, HeartbeatBy
+	// must be HeartbeatTickers.
 	HeartbeatBy string
 	// Deadline is the timeout for reads and writes on a connection. Each Read begins a new timeout. 0 disables the
 	// timeout. Deadline requires the design PerConn, an app other than HTTP and Web, and a Heartbeat of 0.
@@ -82,8 +82,8 @@ type Options struct {
 	Admin string
 	// Files is the directory of the files that the app Web serves.
 	Files string
-	// AdminListening is called with the address at which package admin listens, unless AdminListening is nil. The call
-	// is not on the goroutine of Serve.
+	// AdminListening, if not nil, is called with the address at which package admin listens. The call runs on a
+	// goroutine of its own, not on the goroutine that called Serve.
 	AdminListening func(net.Addr)
 }
 

@@ -67,9 +67,9 @@ type Collector[S any] struct {
 	descs         []*prometheus.Desc // descriptions of the metrics, then of the distributions
 }
 
-// NewCollector returns a collector of metrics whose names begin with prefix. The collector calls the function snapshot
-// once per scrape. labels are added to every metric. reserved is the label that Prometheus itself adds to histograms or
-// summaries. If labels contains the reserved label, the collector cannot be registered.
+// NewCollector returns a collector of metrics whose names begin with prefix. Each metric also has the given labels. The
+// collector calls the function snapshot once per scrape. reserved is the label that Prometheus itself adds to
+// histograms or summaries. If labels contains the reserved label, the collector cannot be registered.
 func NewCollector[S any](prefix string, labels prometheus.Labels, reserved string, snapshot func() S,
 	metrics []Metric[S], distributions []Distribution[S],
 ) *Collector[S] {

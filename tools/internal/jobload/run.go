@@ -165,7 +165,7 @@ func callWithTimeout(d time.Duration, f func()) (returnedInTime bool) {
 }
 
 // waitForJobsOrLimit waits until all jobs of the measured window have ended, or until the time r.limit. If ctx ends
-// first, it returns this as the reason for an early end. Otherwise, earlyEndReason is "".
+// first, earlyEndReason contains the cause. Otherwise, earlyEndReason is "".
 func (r *jobRun) waitForJobsOrLimit(ctx context.Context) (earlyEndReason string) {
 	end := time.NewTimer(r.limit)
 	defer end.Stop()

@@ -139,9 +139,9 @@ func sumSentVerificationLines(result *load.Result) (n int64) {
 }
 
 // CountHeartbeatsAndAnswers returns the number of heartbeats that the server has sent since the checkpoint Before, and
-// the number of answers to heartbeats that it has received. now contains the server's current counters. The server's
-// counters also contain verification lines, so the caller must pass the number of these lines. Heartbeats on the
-// broadcaster's connection do not count.
+// the number of answers to heartbeats that it has received. now contains the server's current counters. The server
+// counts verification lines in the same way as answers to heartbeats, so the caller must pass the number of
+// verification lines. Heartbeats on the broadcaster's connection do not count.
 func CountHeartbeatsAndAnswers(r *result.Run, now *result.Counts, verificationLines int64) (sent, answered int64) {
 	before := r.FindSample(Before).Counts
 	sent, answered = now.Heartbeats-before.Heartbeats, now.Messages-before.Messages-verificationLines

@@ -78,9 +78,10 @@ var jobsProbe = Probe{
 }
 
 // setServerFigures sets the figures of a contender that is a server. The figure "others-kept" states whether the server
-// treats clients fairly. Most jobs come from one address, and one in eleven comes from the further addresses
+// treats clients fairly. Ten in eleven jobs come from one address, and one in eleven comes from the further addresses
 // (Plan.Sources). A fair server finishes the same number of jobs for each address, unless an address submits fewer.
-// "others-kept" is the number of jobs that the server finished for the further addresses, divided by that fair number.
+// "others-kept" is the number of jobs that the server finished for the further addresses, divided by the number that a
+// fair server would finish for them.
 func setServerFigures(j *result.Jobs, set func(string, float64)) {
 	s := j.Result.Server
 	if s == nil {

@@ -124,7 +124,7 @@ type articleRow struct {
 
 // rowsWithPublishedResults returns the rows of a table, grouped by workload. There is a row for each pair of workload
 // and subject whose name "workload/subject" matches the pattern. There is also a row for each published result of these
-// workloads. It stands above the row of the subject that reimplements the published design.
+// workloads. The row of a published result stands above the row of the subject that reimplements the published design.
 func (a *articleUpdate) rowsWithPublishedResults(scenarioName, runNamePattern string) (rows []articleRow, err error) {
 	selected, err := regexp.Compile(runNamePattern)
 	i := slices.IndexFunc(a.set.Reports, func(r *result.Report) bool { return r.Scenario.Name == scenarioName })

@@ -14,8 +14,7 @@ import (
 )
 
 // WriteBenchstat writes the valid runs of a set in the format that the tool benchstat reads. Each run is one line. The
-// line contains only figures that have a better direction: figures of which higher values are better, and figures of
-// which lower values are better.
+// line contains all figures of the run, except those of which neither higher nor lower values are better.
 func WriteBenchstat(w io.Writer, s *result.Set) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "goos: %s\ngoarch: %s\n", s.Machine.OS, s.Machine.Arch)

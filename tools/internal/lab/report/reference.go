@@ -159,8 +159,8 @@ var toneByOutcome = map[string]page.Tone{
 	result.Met: page.Good, result.NotMet: page.Bad,
 }
 
-// worstComparisonOutcome returns the worst outcome of the comparisons. It ignores a comparison if the memory watchdog
-// killed the design. If that applies to all comparisons, it ignores none.
+// worstComparisonOutcome returns the worst outcome of the comparisons. It ignores comparisons whose design was killed
+// by the memory watchdog, unless this applies to all comparisons.
 func worstComparisonOutcome(all []comparison) string {
 	if fair := slices.DeleteFunc(slices.Clone(all), func(s comparison) bool { return s.designKilled }); len(fair) > 0 {
 		all = fair

@@ -35,9 +35,9 @@ type Options struct {
 	// Repeat is the maximum number of times that a run is repeated because other programs disturbed it. The least
 	// disturbed attempt counts. The default is 0.
 	Repeat int
-	// Progress receives the directory of the report, and lines that describe the progress. On a terminal, a line about
-	// the current run is overwritten until the run ends. If Progress is not a terminal, it receives a line when a
-	// workload begins and when an important step ends. Nil disables the output.
+	// Progress receives the directory of the report, and lines that describe the progress. On a terminal, one line
+	// describes the current run, and each update overwrites this line. If Progress is not a terminal, it receives a
+	// line when a workload begins, and a line for each important step. Nil disables the output.
 	Progress io.Writer
 	// Self is the path of an executable with the subcommands load and hold. Self also replaces "{self}" in commands.
 	// The default "" means the executable of this process.

@@ -281,8 +281,8 @@ func (m *serverMeasurement) runStageAndSample(ctx context.Context, s scenario.St
 }
 
 // sampleSettledMemoryDuringHold takes a sample when all connections are accepted and the memory is stable. If this does
-// not happen within the first half of the hold, it takes the sample after this half. It adds a caveat if the sample is
-// finished only after the end of the hold.
+// not happen in the first half of the hold, it takes the sample anyway when this half is over. It adds a caveat if the
+// sample is finished only after the end of the hold.
 func (m *serverMeasurement) sampleSettledMemoryDuringHold(ctx context.Context, checkpoint string, hold scenario.Phase) error {
 	began := time.Now()
 	// If there are too few connections, a probe adds a caveat.
