@@ -131,7 +131,8 @@ func writeWallTable(b *bytes.Buffer, walls []*Wall) {
 	_ = t.Flush() // cannot fail, because it writes to a buffer
 }
 
-// isSysctlReadOnlyHere reports whether this process has root rights but cannot write the kernel setting that c changes.
+// isSysctlReadOnlyHere reports whether c changes a kernel setting that this process cannot write although it has root
+// rights. This is usual in containers.
 func (r *Report) isSysctlReadOnlyHere(c Change) bool {
 	return r.Facts.Process.Root && c.Kind == Sysctl && slices.Contains(r.Facts.ReadOnly, c.Name)
 }
@@ -169,8 +170,9 @@ func splitWordsOutsideBackticks(text string) (list []string) {
 	return list
 }
 
-// CommandsToRunPlan returns the server's command, the client's command, or both in this order. If some connections do
-// not fit even after all changes, the commands open as many as fit. If none fits, there are no commands.
+// CommandsToRunPlan returns the commands that run the plan: the server's command, the client's command, or first the
+// server's and then the client's. If some connections do not fit even after all changes, the commands open as many as
+// fit. If no connection fits, CommandsToRunPlan returns nil.
 func (r *Report) CommandsToRunPlan() []string {
 	p, room := r.Plan, r.plannedConnsFittingAfterChanges()
 	if room == 0 {

@@ -26,7 +26,7 @@ type Agent struct {
 	NATS
 	// Name is the agent's name in reports. The default is the name of the machine.
 	Name string
-	// Sources lists local addresses to connect from, as load.Config.Sources does.
+	// Sources lists the local addresses from which the agent connects. It has the same meaning as load.Config.Sources.
 	Sources []netip.Addr
 	// Allow lists the permitted targets, at most MaxAllowed. An empty Allow permits all TCP servers and no unix
 	// sockets.
@@ -180,7 +180,8 @@ func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 	}
 }
 
-// stopTime limits how long the delivery of a result to the coordinator may take after ctx has ended.
+// stopTime limits the wait for results when a run must end early. An agent waits until the coordinator has its result,
+// and the coordinator waits for the results of its agents.
 const stopTime = 20 * time.Second
 
 func (w *agentWorker) recordAndSendFinalReport(finalReport *report) {

@@ -89,14 +89,16 @@ type memberAgent struct {
 
 func (m *memberAgent) isReportPending() bool { return m.result == nil && m.lost == "" }
 
-// RunOnAgents makes agents generate load, as load.Run does in this process. It returns their merged result. Lost agents
-// appear only in the Result's fields Agents and Connections.
+// RunOnAgents makes agents generate load together, and returns their merged result. It corresponds to load.Run, which
+// generates load in this process. An agent that is lost during the run contributes nothing to the Result, except to the
+// fields Agents and Connections.
 //
-// The Result is nil if all agents are lost, or if the run does not begin. It does not begin if, for example, too few
-// agents join, an agent refuses its part, or a NATS server beyond loopback accepts clients without credentials.
+// The Result is nil if all agents are lost, or if the run does not begin. The run does not begin if, for example, too
+// few agents join, an agent refuses its part, or a NATS server that is not on a loopback address accepts clients
+// without credentials.
 //
-// When ctx ends, all agents end their runs early. RunOnAgents then returns the Result so far, with ctx's cause as the
-// error.
+// When ctx ends, all agents end their runs early. RunOnAgents then returns the Result so far, and the cause of ctx as
+// the error.
 func RunOnAgents(ctx context.Context, o Options, cfg load.Config) (resultSoFar *load.Result, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err

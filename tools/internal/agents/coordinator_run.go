@@ -153,8 +153,9 @@ func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Resul
 	return s.BestStepOrWholeRunResult, err
 }
 
-// measureRateUntilNoneLost measures a message rate, and repeats the measurement if an agent is lost meanwhile.
-// openConns is the number of open connections of all agents.
+// measureRateUntilNoneLost makes the agents send at a message rate and returns the merged result. If an agent is lost
+// during the measurement, it repeats the measurement with the other agents. openConns is the number of open connections
+// of all agents.
 func (c *coordinator) measureRateUntilNoneLost(ctx context.Context, rate float64) (result *load.Result, openConns int64, err error) {
 	for {
 		before := len(c.activeMembers())

@@ -55,8 +55,8 @@ func encodeMessage(version, kind, senderID string, body any) ([]byte, error) {
 	}{header{protocol, version, kind, senderID}, body})
 }
 
-// decodeMessageHeader parses a message but leaves its body encoded. If the protocol or the version of Myriad differs,
-// it returns both the message and errVersion.
+// decodeMessageHeader parses a message, but does not decode its body. If the sender uses another protocol or another
+// version of Myriad, decodeMessageHeader returns the message and errVersion.
 func decodeMessageHeader(data []byte, version string) (*message, error) {
 	if len(data) > maxMessage {
 		return nil, fmt.Errorf("message has %d bytes; expected at most %d", len(data), maxMessage)

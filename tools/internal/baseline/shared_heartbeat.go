@@ -12,7 +12,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/app"
 )
 
-// Ways in which heartbeats are sent.
+// The following constants are ways in which a server sends heartbeats.
 const (
 	// HeartbeatTickers has a goroutine and a ticker for each connection.
 	HeartbeatTickers = "tickers"

@@ -26,7 +26,8 @@ type Plan struct {
 	Deadline time.Duration
 	// Workers and Queue limit the workers and the queued jobs of a pool, if the pool has such limits.
 	Workers, Queue int
-	// Memory is the memory limit of the process in bytes, or 0 for none. Go's memory limit is set to 90 % of Memory.
+	// Memory is the memory limit of the process in bytes. 0 means no limit. Run sets the memory limit of the Go runtime
+	// to 90 % of Memory.
 	Memory int64
 	// Iterations is the number of loop iterations that take a millisecond. If Iterations is 0, Run measures the number.
 	Iterations uint64

@@ -16,7 +16,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// answerText is a scenario's result in one sentence, with a chart. A report begins with it.
+// answerText is the result of a scenario, as one sentence and a chart. A report begins with this sentence.
 type answerText struct {
 	clauses []string
 	subject string // subject of the last clause

@@ -187,7 +187,8 @@ func (row *articleRow) formatMarks() string {
 	return marks
 }
 
-// connections returns the number of connections of the row's runs, or the published number.
+// connections returns the number of connections of the row's runs. If the row shows a published result, connections
+// returns the published number.
 func (row *articleRow) connections() int {
 	if row.published != nil {
 		return row.published.Count
@@ -272,7 +273,8 @@ func (a *articleUpdate) addBarPanel(rows []articleRow, figure, title string) err
 	return a.addPanel(panel)
 }
 
-// addLinePanel adds a panel with a line for each label: the figure over the number of connections.
+// addLinePanel adds a panel with a line chart. There is one line for each label of the rows. It shows the figure over
+// the number of connections.
 func (a *articleUpdate) addLinePanel(rows []articleRow, figure, title string) error {
 	panel := LinePanel{Title: title}
 	for _, row := range rows {

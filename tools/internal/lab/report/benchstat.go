@@ -43,7 +43,8 @@ func WriteBenchstat(w io.Writer, s *result.Set) error {
 	return err
 }
 
-// benchmarkLineValues returns a run's figures as values and units of a benchmark line, or "" without figures.
+// benchmarkLineValues returns the values and units of a benchmark line for a run. If the run is invalid or has no
+// figures for benchstat, it returns "".
 func benchmarkLineValues(run *result.Run) string {
 	if !run.IsValid() {
 		return ""

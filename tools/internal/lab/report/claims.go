@@ -23,7 +23,8 @@ func SetVerdicts(s *result.Set) {
 	}
 }
 
-// verdictsOfClaim returns a verdict for each pair of subject and workload to which the claim applies.
+// verdictsOfClaim returns a verdict for each pair of subject and workload to which the claim applies. If
+// failStrictClaims is set, claims that are required only in strict mode are required.
 func verdictsOfClaim(r *result.Report, c scenario.Claim, failStrictClaims bool) (all []result.Verdict) {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {

@@ -30,7 +30,7 @@ type Options struct {
 	// Evaluate and writes the reports to Dir. Write is not called if Dir is "".
 	Write    func(dir string, s *result.Set) error
 	Evaluate func(s *result.Set)
-	// Strict makes claims required that are otherwise optional.
+	// Strict makes those claims required that are required only in strict mode (scenario.IfStrict).
 	Strict bool
 	// Repeat is the maximum number of times that a run is repeated because other programs disturbed it. The least
 	// disturbed attempt counts. The default is 0.
