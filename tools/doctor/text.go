@@ -132,7 +132,7 @@ func writeWallTable(b *bytes.Buffer, walls []*Wall) {
 }
 
 // isSysctlReadOnlyHere reports whether c changes a kernel setting that this process cannot write although it has root
-// rights. This is usual in containers.
+// rights, for example because the process is in a container.
 func (r *Report) isSysctlReadOnlyHere(c Change) bool {
 	return r.Facts.Process.Root && c.Kind == Sysctl && slices.Contains(r.Facts.ReadOnly, c.Name)
 }
