@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// shownFarWalls limits the table rows for limits that the plan does not exceed.
+// shownFarWalls is the maximum number of table rows for limits that only larger plans exceed.
 const shownFarWalls = 3
 
 const textWidth = 100
@@ -131,12 +131,14 @@ func writeWallTable(b *bytes.Buffer, walls []*Wall) {
 	_ = t.Flush() // cannot fail, because it writes to a buffer
 }
 
-// isSysctlReadOnlyHere reports whether this process has root rights but cannot write the kernel setting that c changes.
+// isSysctlReadOnlyHere reports whether c changes a kernel setting that this process cannot write although it has root
+// rights, for example because the process is in a container.
 func (r *Report) isSysctlReadOnlyHere(c Change) bool {
 	return r.Facts.Process.Root && c.Kind == Sysctl && slices.Contains(r.Facts.ReadOnly, c.Name)
 }
 
-// wrapText breaks text into lines, but not within backticks, and indents all lines except the first.
+// wrapText breaks text into lines of up to textWidth columns. It does not break text between backticks. It puts
+// continuationIndent in front of all lines except the first.
 func wrapText(text, continuationIndent string) string {
 	var out strings.Builder
 	width := 0
@@ -168,8 +170,9 @@ func splitWordsOutsideBackticks(text string) (list []string) {
 	return list
 }
 
-// CommandsToRunPlan returns the server's command, the client's command, or both in this order. If some connections do
-// not fit even after all changes, the commands open as many as fit. If none fits, there are no commands.
+// CommandsToRunPlan returns the commands that run the plan: the server's command, the client's command, or first the
+// server's and then the client's. If some connections do not fit even after all changes, the commands open as many as
+// fit. If no connection fits, CommandsToRunPlan returns nil.
 func (r *Report) CommandsToRunPlan() []string {
 	p, room := r.Plan, r.plannedConnsFittingAfterChanges()
 	if room == 0 {

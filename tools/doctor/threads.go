@@ -21,7 +21,8 @@ const (
 	loopMaps = 8
 )
 
-// loopsPerProcess returns the number of event loops in each process. connections is the total of all processes.
+// loopsPerProcess returns the number of event loops that each process of the server or client e needs. connections is
+// the total number of connections of all these processes.
 func (x *analysis) loopsPerProcess(e *localEndpoint, connections int64) int64 {
 	limit, each := x.f.Process.Nofile.Hard, e.connsPerProcessWithMargin(connections)
 	switch {
@@ -46,7 +47,7 @@ func (x *analysis) totalThreads(connections int64) int64 {
 }
 
 // fillTaskLimitWall sets w.Holds to the number of connections that a limit on threads allows. used is the number of
-// existing threads. It returns the limit that the plan needs.
+// threads that already exist. limitNeeded is the value of the limit that the plan needs.
 func (x *analysis) fillTaskLimitWall(w *Wall, limit, used int64) (limitNeeded int64) {
 	w.setUsedAndLimit(used, limit)
 	room := subtractDownToZero(limit, used)

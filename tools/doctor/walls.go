@@ -9,13 +9,15 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// wallRule is a limit and the function that checks it. The function returns false if the limit does not apply.
+// wallRule is a limit with the function that checks it. The function examine returns false if the limit does not apply
+// to the machine or the plan.
 type wallRule struct {
 	Wall
 	examine func(*analysis, *Wall) bool
 }
 
-// Registered limits, and the kernel settings that they depend on, by name.
+// wallRules contains the registered limits. sysctlInfos contains the kernel settings that these limits depend on. The
+// keys of sysctlInfos are names of settings.
 var (
 	wallRules   []wallRule
 	sysctlInfos = make(map[string]sysctlInfo)
@@ -37,7 +39,8 @@ type sysctlInfo struct {
 	defaultValue string
 }
 
-// registerWall registers a limit and the settings that it depends on. It returns a value for use in var declarations.
+// registerWall registers a limit and the kernel settings that the limit depends on. The returned value is meaningless.
+// It permits a call of registerWall in a var declaration.
 func registerWall(w Wall, examine func(*analysis, *Wall) bool, sysctlsRead ...sysctlInfo) struct{} {
 	wallRules = append(wallRules, wallRule{w, examine})
 	for _, s := range sysctlsRead {
@@ -63,7 +66,7 @@ type analysis struct {
 	endpoints []localEndpoint
 }
 
-// localEndpoint is an end of the connections that is on this machine.
+// localEndpoint describes the server or the client of a plan, if it runs on this machine.
 type localEndpoint struct {
 	side      Side
 	model     string // never "auto"
@@ -138,8 +141,9 @@ func shareWithRandomMargin(connections, processes int64) int64 {
 
 func (x *analysis) isExceededByPlan(w *Wall) bool { return w.Exceeded(x.p.Connections) }
 
-// keepLowerAllowedConns records in w how many connections the limit allows on one side. If called for both sides, w
-// keeps the lower number and its side, or Both if the numbers are equal.
+// keepLowerAllowedConns sets w.Holds to the number of connections that the limit allows on one side, and w.Side to that
+// side. If w already has a number for the other side, the lower number and its side remain. If both numbers are equal,
+// w.Side becomes Both.
 func (x *analysis) keepLowerAllowedConns(w *Wall, side Side, allowed int64) {
 	switch {
 	case w.Side == "" || allowed < w.Holds:
@@ -154,8 +158,9 @@ func (w *Wall) setUsedAndLimit(used, limit int64) {
 	w.Present = fmt.Sprintf("%s, %s used", format.Count(limit), format.Count(used))
 }
 
-// requireSysctlIfExceeded adds a change of a kernel setting to w if the plan exceeds the limit. lowestEnough is the
-// lowest sufficient value; the change sets an eighth more.
+// requireSysctlIfExceeded checks whether the plan exceeds the limit w. If so, it adds to w the change of a kernel
+// setting. lowestEnough is the lowest value that suffices. The change sets a value that is an eighth higher, to leave a
+// reserve.
 func (x *analysis) requireSysctlIfExceeded(w *Wall, sysctl string, lowestEnough int64) {
 	if x.isExceededByPlan(w) {
 		w.Needs = format.Count(lowestEnough)
@@ -175,7 +180,8 @@ func (x *analysis) sysctlNumber(name string) (int64, bool) {
 	return n[0], true
 }
 
-// nonNegativeSysctlNumbers returns the numbers of a kernel setting, or false unless there are exactly count valid ones.
+// nonNegativeSysctlNumbers returns the numbers in the value of a kernel setting. It returns false if the value does not
+// consist of exactly count non-negative numbers.
 func (x *analysis) nonNegativeSysctlNumbers(name string, count int) ([]int64, bool) {
 	fields := strings.Fields(x.f.Sysctls[name])
 	if len(fields) != count {

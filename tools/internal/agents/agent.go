@@ -19,14 +19,14 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Agent generates a share of the load that a coordinator requests. It waits for coordinators, and takes part in one run
-// at a time. Its fields must not be changed while Serve runs.
+// Agent generates load for a coordinator, together with other agents. It waits for coordinators, and takes part in one
+// run at a time. The fields must not be changed while Serve runs.
 type Agent struct {
 	// NATS is the server to which coordinators connect. The default URL is DefaultURL.
 	NATS
 	// Name is the agent's name in reports. The default is the name of the machine.
 	Name string
-	// Sources lists local addresses to connect from, as load.Config.Sources does.
+	// Sources lists the local addresses from which the agent connects. It has the same meaning as load.Config.Sources.
 	Sources []netip.Addr
 	// Allow lists the permitted targets, at most MaxAllowed. An empty Allow permits all TCP servers and no unix
 	// sockets.
@@ -36,7 +36,7 @@ type Agent struct {
 	// EventDir is a directory in which the agent stores the events of each run, in a file named ID.jsonl. ID is the
 	// run's ID. If EventDir is "", events are not stored.
 	EventDir string
-	// Once makes Serve return after one run. With Once, Serve also returns an error if NATS is unreachable for
+	// Once makes Serve return after one run. If Once is set, Serve also returns an error if NATS is unreachable for
 	// DefaultSilence while no run is in progress.
 	Once bool
 	// Logf receives one line per event. Several goroutines may call it concurrently. Nil drops the lines.
@@ -62,11 +62,12 @@ type agentWorker struct {
 	unreachableSince time.Time              // when NATS became unreachable; zero if it is reachable
 }
 
-// Serve takes part in runs until ctx ends, and then returns nil. A run that is in progress at that time ends early, and
-// Serve waits up to 20 s until the coordinator has received its result.
+// Serve takes part in runs until ctx ends, and then returns nil. If a run is in progress when ctx ends, Serve ends the
+// agent's load early, sends the result to the coordinator, and waits up to 20 s for the coordinator to receive the
+// result.
 //
-// If NATS is unreachable, Serve tries to connect at most twice per second. Serve returns an error if NATS is not on
-// loopback and requires no credentials.
+// If NATS is unreachable, Serve tries to connect at most twice per second. Serve returns an error if the NATS server is
+// not on a loopback address and requires no credentials.
 func (a *Agent) Serve(ctx context.Context) error {
 	w := &agentWorker{Agent: new(*a), id: newRandomID(), calls: make(chan *nats.Msg, 16), messages: make(chan *nats.Msg, maxQueued)}
 	w.URL, w.version = cmp.Or(a.URL, DefaultURL), cmp.Or(a.version, version.MyriadVersion())
@@ -132,8 +133,8 @@ func (w *agentWorker) logUnreachable(err error) {
 	}
 }
 
-// processUntilStopped processes messages until ctx ends and the result of the current run is delivered, for which it
-// waits up to stopTime. With Agent.Once, it returns after one run.
+// processUntilStopped processes messages until ctx ends. If a run is in progress when ctx ends, processUntilStopped
+// continues until the coordinator has the result, but at most for stopTime. With Agent.Once, it returns after one run.
 func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 	w.heartbeat = time.NewTicker(DefaultSilence / heartbeats)
 	defer w.heartbeat.Stop()
@@ -179,7 +180,8 @@ func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 	}
 }
 
-// stopTime limits how long the delivery of a result to the coordinator may take after ctx has ended.
+// stopTime limits the wait for results when a run must end early. An agent waits until the coordinator has its result,
+// and the coordinator waits for the results of its agents.
 const stopTime = 20 * time.Second
 
 func (w *agentWorker) recordAndSendFinalReport(finalReport *report) {

@@ -14,7 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// agentRun is one agent's state in a run. Fields that mu does not guard belong to the goroutine of Serve.
+// agentRun is the state of one agent in one run. The mutex mu guards some of the fields. Only the goroutine of Serve
+// may use the other fields.
 type agentRun struct {
 	agent   *agentWorker
 	id      string
@@ -44,7 +45,8 @@ type agentRun struct {
 
 func shortID(id string) string { return id[:min(len(id), 8)] }
 
-// processMessageJoiningIfIdle processes a message. Outside a run, a clockRequest makes the agent join the sender's run.
+// processMessageJoiningIfIdle processes a message from a coordinator. If the agent is in no run and the message is a
+// clockRequest, the agent joins the run of this coordinator.
 func (w *agentWorker) processMessageJoiningIfIdle(ctx context.Context, msg *nats.Msg, now time.Time) {
 	m, err := decodeMessageHeader(msg.Data, w.version)
 	if err != nil {
@@ -172,8 +174,8 @@ func (r *agentRun) waitAndRunLoad(ctx context.Context, startAt time.Time) (final
 	return finalReport
 }
 
-// openEventFile creates the run's file in Agent.EventDir, and logs an error. Without a file, the functions write and
-// closeFile do nothing.
+// openEventFile creates the file in Agent.EventDir that stores the run's events. If this fails, it logs the error. If
+// there is no file, the returned functions do nothing.
 func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 	if r.agent.EventDir == "" {
 		return func(load.Event) {}, func() {}
@@ -199,8 +201,9 @@ func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 	}
 }
 
-// sendNonFinalEvent sends an event to the coordinator. It ignores the final event Done. It records the event Connected
-// and each event that the coordinator must confirm, because heartbeats repeat them.
+// sendNonFinalEvent sends an event to the coordinator. It ignores the final event, Done. If the event is Connected or
+// the coordinator must confirm the event, sendNonFinalEvent also stores it in r, because sendPendingReportOrHeartbeat
+// sends it again.
 func (r *agentRun) sendNonFinalEvent(e load.Event) {
 	if e.Phase == load.Done {
 		return
@@ -234,8 +237,10 @@ func (r *agentRun) cancelLoadForReason(reason string) {
 	r.cancel()
 }
 
-// sendPendingReportOrHeartbeat sends the last report if the load has ended, otherwise the unconfirmed report or, if
-// there is none, a heartbeat. If the last report cannot be sent, a report of that failure replaces it.
+// sendPendingReportOrHeartbeat sends one message to the coordinator. If the load has ended, the message is the last
+// report. Otherwise, if a report is unconfirmed, the message is that report. In all other cases, the message is a
+// heartbeat. If the last report cannot be sent, for example because it is too large, a report of this failure replaces
+// it.
 func (r *agentRun) sendPendingReportOrHeartbeat() {
 	r.mu.Lock()
 	kind, body := heartbeatKind, any(r.state)

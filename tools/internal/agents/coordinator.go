@@ -32,8 +32,8 @@ type Options struct {
 	ListenTLS *tls.Config
 	// JoinTimeout limits the time in which all agents must join. The default is one minute.
 	JoinTimeout time.Duration
-	// Silence is how long a peer may stay silent before it is considered lost. The default is DefaultSilence. Other
-	// values are raised to 100 ms or lowered to one minute if they are outside this range.
+	// Silence is how long an agent or the coordinator may send nothing before its peer considers it lost. The default
+	// is DefaultSilence. A value below 100 ms is raised to 100 ms. A value above one minute is lowered to one minute.
 	Silence time.Duration
 	// Logf receives one line per event, on the goroutine of RunOnAgents. Nil drops the lines.
 	Logf func(format string, args ...any)
@@ -89,14 +89,16 @@ type memberAgent struct {
 
 func (m *memberAgent) isReportPending() bool { return m.result == nil && m.lost == "" }
 
-// RunOnAgents makes agents generate load, as load.Run does in this process. It returns their merged result. Lost agents
-// appear only in the Result's fields Agents and Connections.
+// RunOnAgents makes agents generate load together, and returns their merged result. It corresponds to load.Run, which
+// generates load in this process. An agent that is lost during the run contributes nothing to the Result, except to the
+// fields Agents and Connections.
 //
-// The Result is nil if all agents are lost, or if the run does not begin. It does not begin if, for example, too few
-// agents join, an agent refuses its part, or a NATS server beyond loopback accepts clients without credentials.
+// The Result is nil if all agents are lost, or if the run does not begin. The run does not begin if, for example, too
+// few agents join, an agent refuses its part, or a NATS server that is not on a loopback address accepts clients
+// without credentials.
 //
-// When ctx ends, all agents end their runs early. RunOnAgents then returns the Result so far, with ctx's cause as the
-// error.
+// When ctx ends, all agents end their runs early. RunOnAgents then returns the Result so far, and the cause of ctx as
+// the error.
 func RunOnAgents(ctx context.Context, o Options, cfg load.Config) (resultSoFar *load.Result, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -132,7 +134,8 @@ func RunOnAgents(ctx context.Context, o Options, cfg load.Config) (resultSoFar *
 	return c.runStepsAndMergeResults(ctx)
 }
 
-// RequireCredentialsUnlessLoopback returns an error if o lacks credentials for a NATS server beyond loopback.
+// RequireCredentialsUnlessLoopback returns an error if o specifies a NATS server that is not on a loopback address, but
+// no credentials for this server.
 func (o *Options) RequireCredentialsUnlessLoopback() error {
 	if o.URL != "" {
 		return o.NATS.RequireCredentialsUnlessLoopback()
@@ -143,7 +146,8 @@ func (o *Options) RequireCredentialsUnlessLoopback() error {
 	return nil
 }
 
-// connectAndStartLocalAgents must be followed by stopLocalAgentsAndClose, even if it returns an error.
+// connectAndStartLocalAgents connects to NATS, and starts a NATS server and local agents if the options require them.
+// The caller must call stopLocalAgentsAndClose afterwards, even if connectAndStartLocalAgents returns an error.
 func (c *coordinator) connectAndStartLocalAgents() (err error) {
 	url, connect := c.URL, func(all ...nats.Option) (*nats.Conn, error) { return nats.Connect(c.URL, all...) }
 	if c.URL == "" {
@@ -188,8 +192,8 @@ func (c *coordinator) stopLocalAgentsAndClose() {
 	}
 }
 
-// requireServerAuthIfExternal returns an error if the coordinator has not started the NATS server itself, and that
-// server is not on a loopback address and accepts clients without credentials.
+// requireServerAuthIfExternal checks a NATS server that the coordinator has not started itself. It returns an error if
+// this server accepts clients without credentials, unless the server is on a loopback address.
 func (c *coordinator) requireServerAuthIfExternal() error {
 	if c.server != nil {
 		return nil
@@ -197,8 +201,8 @@ func (c *coordinator) requireServerAuthIfExternal() error {
 	return requireServerAuthOrLoopback(c.conn)
 }
 
-// keepWarningIfNonePending stores a warning of the NATS server, or drops it if another one is pending. It is safe for
-// concurrent use.
+// keepWarningIfNonePending stores a warning of the NATS server until the coordinator logs it. If a warning is already
+// stored, the new one is dropped. keepWarningIfNonePending is safe for concurrent use.
 func (c *coordinator) keepWarningIfNonePending(line string) {
 	select {
 	case c.warnings <- line:
@@ -423,7 +427,8 @@ func (c *coordinator) divideLoadAndPrepareMembers(ctx context.Context) error {
 	return nil
 }
 
-// measureClockAndSendPart may run concurrently for different agents.
+// measureClockAndSendPart measures the clock offset of an agent, and sends the agent its part of the load. It may be
+// called concurrently for different agents.
 func (c *coordinator) measureClockAndSendPart(ctx context.Context, m *memberAgent, part load.Config, ca []byte, timeOrigin time.Time) error {
 	var trips []roundTrip
 	for range maxClock {

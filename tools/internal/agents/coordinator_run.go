@@ -56,8 +56,9 @@ type coordinatorTimers struct {
 	heartbeat *time.Ticker
 }
 
-// newCoordinatorTimers returns timers for a run that begins at the given start. Agents report once per observeEvery.
-// The timer called show fires half an observeEvery after each report is due.
+// newCoordinatorTimers returns timers for a run that begins at the time start. Each agent sends a report every
+// observeEvery. The timer in the field show fires half of observeEvery after the agents should have sent a report,
+// because the messages may be late.
 func newCoordinatorTimers(ctx context.Context, start time.Time, observeEvery, heartbeatEvery time.Duration) *coordinatorTimers {
 	showAt := start.Add(observeEvery + observeEvery/2)
 	return &coordinatorTimers{stopping: ctx.Done(), every: observeEvery, showAt: showAt, show: time.NewTimer(time.Until(showAt)), heartbeat: time.NewTicker(heartbeatEvery)}
@@ -113,8 +114,8 @@ func (c *coordinator) processQueuedMessages() {
 	}
 }
 
-// orderNextStep orders all agents to begin the next step together. totalRate is the rate to try in a search, in
-// messages per second. It is 0 after the search, and in a run without one.
+// orderNextStep orders all agents to begin the next step together. During a search, totalRate is the rate that the
+// agents try together, in messages per second. After a search, and in a run without a search, totalRate is 0.
 func (c *coordinator) orderNextStep(totalRate float64) {
 	c.step++
 	connections := 0
@@ -132,8 +133,9 @@ func (c *coordinator) orderNextStep(totalRate float64) {
 
 var errNoAgents = errors.New("agents: no agent is left")
 
-// searchRate searches for the highest message rate that meets cfg.Rate.Goal. The function conclude takes the whole
-// run's result and returns the best step's result, or the given result if no step has ended.
+// searchRate searches for the highest message rate that meets cfg.Rate.Goal. The caller must pass the result of the
+// whole run to the returned function conclude. conclude returns the result of the best step of the search. If no step
+// has ended, conclude returns the result of the whole run.
 func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Result) *load.Result, err error) {
 	s, steps := load.NewSearch(c.cfg), 0
 	err = s.Seek(func(rate float64) (*load.Result, int64, error) { return c.measureRateUntilNoneLost(ctx, rate) }, func(step load.Step) {
@@ -151,8 +153,9 @@ func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Resul
 	return s.BestStepOrWholeRunResult, err
 }
 
-// measureRateUntilNoneLost measures a message rate, and repeats the measurement if an agent is lost meanwhile.
-// openConns is the number of open connections of all agents.
+// measureRateUntilNoneLost makes the agents send at a message rate and returns the merged result. If an agent is lost
+// during the measurement, it repeats the measurement with the other agents. openConns is the number of open connections
+// of all agents.
 func (c *coordinator) measureRateUntilNoneLost(ctx context.Context, rate float64) (result *load.Result, openConns int64, err error) {
 	for {
 		before := len(c.activeMembers())
@@ -225,7 +228,8 @@ func (c *coordinator) processAgentMessage(msg *nats.Msg) {
 	}
 }
 
-// commonPhases lists the phases whose events are merged once all active agents have reported them.
+// commonPhases lists the phases that all agents go through together. When every active agent has sent its event of such
+// a phase, the coordinator merges these events into one.
 var commonPhases = []load.Phase{load.Began, load.Connected, load.Checking, load.Checked, load.Heard, load.Measuring, load.Part, load.Measured, load.Exchanged}
 
 func (c *coordinator) processAgentReport(m *memberAgent, eventOrFailure report) {
@@ -286,8 +290,8 @@ func (c *coordinator) releaseWithResultOrMarkLost(m *memberAgent, resultOrNil *l
 	c.sendOrdersOnceTo(m)
 }
 
-// toLocalClockAndNameLimits converts result.Start to the local clock, and adds the agent's name to the evidence in
-// result.Limits. It changes result and returns it.
+// toLocalClockAndNameLimits converts result.Start from the agent's clock to the local clock, and adds the agent's name
+// to the evidence in result.Limits. It changes result in place and returns it.
 func (m *memberAgent) toLocalClockAndNameLimits(result *load.Result) *load.Result {
 	result.Start = result.Start.Add(-m.offset)
 	for i := range result.Limits {
@@ -296,7 +300,8 @@ func (m *memberAgent) toLocalClockAndNameLimits(result *load.Result) *load.Resul
 	return result
 }
 
-// maxIntervals limits the events of one phase kept per agent until they are merged with those of other agents.
+// maxIntervals is the maximum number of events per agent and phase that the coordinator stores. The coordinator stores
+// an event until the other agents have sent theirs, and then merges these events.
 const maxIntervals = 256
 
 func (c *coordinator) processPhasesReachedByAll() {
@@ -313,7 +318,8 @@ func (c *coordinator) processPhasesReachedByAll() {
 	}
 }
 
-// takeEventsIfAllReached removes and returns each agent's next event of a phase, or nil if an active agent has none.
+// takeEventsIfAllReached removes the next event of a phase from each agent's queue, and returns these events. If the
+// queue of any active agent is empty, it removes nothing and returns nil.
 func (c *coordinator) takeEventsIfAllReached(phase load.Phase) (events []load.Event) {
 	if slices.ContainsFunc(c.activeMembers(), func(m *memberAgent) bool { return len(m.pending[phase]) == 0 }) {
 		return nil
@@ -326,8 +332,9 @@ func (c *coordinator) takeEventsIfAllReached(phase load.Phase) (events []load.Ev
 	return events
 }
 
-// sendPublishedCountsIfComplete sends all publishers' message counts to all agents, once, when all active agents have
-// reported theirs. Counts of lost agents are -1.
+// sendPublishedCountsIfComplete checks whether all active agents have reported how many messages their publishers sent.
+// If so, it sends the counts of all publishers to all agents. It sends them only once. The counts of lost agents are
+// -1.
 func (c *coordinator) sendPublishedCountsIfComplete() {
 	if c.cfg.PubSub == nil || c.members[0].orders.Published != nil || slices.ContainsFunc(c.activeMembers(), func(m *memberAgent) bool { return m.published == nil }) {
 		return

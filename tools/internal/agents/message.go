@@ -55,8 +55,8 @@ func encodeMessage(version, kind, senderID string, body any) ([]byte, error) {
 	}{header{protocol, version, kind, senderID}, body})
 }
 
-// decodeMessageHeader parses a message but leaves its body encoded. If the protocol or the version of Myriad differs,
-// it returns both the message and errVersion.
+// decodeMessageHeader parses a message, but does not decode its body. If the sender uses another protocol or another
+// version of Myriad, decodeMessageHeader returns the message and errVersion.
 func decodeMessageHeader(data []byte, version string) (*message, error) {
 	if len(data) > maxMessage {
 		return nil, fmt.Errorf("message has %d bytes; expected at most %d", len(data), maxMessage)
@@ -137,7 +137,8 @@ type planReply struct {
 	Refuses string `json:"refuses,omitempty"`
 }
 
-// orders is the body of the coordinator's heartbeat. Times are Unix nanoseconds by the agent's clock; 0 means not set.
+// orders is the body of the coordinator's heartbeat to one agent. Times are in Unix nanoseconds by the agent's clock. A
+// time of 0 means that the time is not yet set.
 type orders struct {
 	Start int64 `json:"start,omitempty"` // time to connect
 	Begin int64 `json:"begin,omitempty"` // time to send

@@ -35,8 +35,8 @@ type NATS struct {
 	URL string
 	// Creds is the path of a NATS credentials file, or "".
 	Creds string
-	// Token is presented to the NATS server. If the coordinator starts the server, the server requires this token. ""
-	// means no token.
+	// Token is the token for the NATS server, or "" for none. If the coordinator starts the server, the server requires
+	// clients to present this token.
 	Token string
 	// TLS configures connections to tls:// URLs. If TLS is nil, the certificates that the system trusts are used.
 	TLS *tls.Config
@@ -44,7 +44,8 @@ type NATS struct {
 	dialer nats.CustomDialer // for tests
 }
 
-// RequireCredentialsUnlessLoopback returns an error if an address in URL beyond loopback has no credentials.
+// RequireCredentialsUnlessLoopback returns an error if URL contains an address that is not a loopback address, and n
+// has no credentials for this address.
 func (n *NATS) RequireCredentialsUnlessLoopback() error {
 	for text := range strings.SplitSeq(n.URL, ",") {
 		u, err := url.Parse(text)
@@ -73,8 +74,8 @@ func isLoopbackAddr(addr string) bool {
 	return err == nil && a.IP.IsLoopback()
 }
 
-// natsConnOptions returns the options of a NATS connection with the given name. The connection reconnects without
-// limit. Messages sent while it is down are dropped.
+// natsConnOptions returns the options of a NATS connection with the given name. If the connection breaks, the client
+// tries to reconnect until it succeeds. Messages that are sent in the meantime are dropped.
 func (n *NATS) natsConnOptions(name string) []nats.Option {
 	all := []nats.Option{
 		nats.Name(name), nats.ReconnectBufSize(-1), nats.MaxReconnects(-1),

@@ -14,8 +14,10 @@ import (
 // maxCPUs limits the number of processors that an agent can claim to have.
 const maxCPUs = 1 << 16
 
-// divideConnsByCPUsWithinLimits divides connections among agents in proportion to their processors, within their
-// limits. Agents on one machine share its processors and Holds. If the limits are too low, an error lists them.
+// divideConnsByCPUsWithinLimits divides connections among agents in proportion to their processors. No agent gets more
+// connections than its limits allow. If several agents run on one machine, each gets an equal share of the machine's
+// processors and of agentInfo.Holds. If the agents cannot hold all connections, divideConnsByCPUsWithinLimits returns
+// an error that lists the limits.
 func divideConnsByCPUsWithinLimits(totalConns int, members []agentInfo) (connsByAgent []float64, _ error) {
 	agentsOnMachine := make(map[string]int)
 	for _, h := range members {

@@ -16,8 +16,9 @@ func (s *plainServer) Stats() tcp.Stats {
 	return tcp.Stats{Model: "net", Open: int64(len(s.conns)), Draining: s.closed}
 }
 
-// startAdminServer starts an HTTP server for metrics on addr, and waits until it listens. The function onListening, if
-// not nil, receives the server's address. The function stop stops the server and waits for its end.
+// startAdminServer starts an HTTP server for metrics on addr, and returns when the server listens. If onListening is
+// not nil, startAdminServer calls it with the server's address. The returned function stop stops the server and waits
+// until the server's goroutine has ended.
 func (s *plainServer) startAdminServer(ctx context.Context, addr string, onListening func(net.Addr)) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wait sync.WaitGroup

@@ -37,8 +37,8 @@ const (
 	reactorWorkers, reactorQueue = 10, 1000
 )
 
-// startEpollLoops starts the event loops of a design, which end with ctx. It returns one function per loop, which
-// registers a connection with the loop or, on an error, closes it.
+// startEpollLoops starts the event loops of the design. The loops end when ctx ends. startEpollLoops returns one
+// function per loop. The function adds a connection to the loop. If that fails, the function closes the connection.
 func (s *plainServer) startEpollLoops(ctx context.Context, o Options) (addConnFuncs []func(net.Conn), err error) {
 	var loops []*epollLoop
 	n := 1
@@ -163,8 +163,9 @@ func (l *epollLoop) waitForReadyConns() ([]*epollConn, error) {
 	return conns, nil
 }
 
-// newReadAndAnswerFunc returns a function that reads from a connection once and answers. On an error, that function
-// closes the connection. It must not be called concurrently.
+// newReadAndAnswerFunc returns a function that reads from a connection once and answers the input. On an error, the
+// returned function closes the connection. The returned function must not be called concurrently, because all calls use
+// the same buffer.
 func (l *epollLoop) newReadAndAnswerFunc(o Options) func(*epollConn) {
 	buf := make([]byte, o.Buffer)
 	return func(c *epollConn) {
@@ -174,8 +175,9 @@ func (l *epollLoop) newReadAndAnswerFunc(o Options) func(*epollConn) {
 	}
 }
 
-// startReactorWorkers starts goroutines that serve queued connections. The function enqueue blocks while the queue is
-// full, until ctx ends. The function stop waits for the goroutines.
+// startReactorWorkers starts goroutines that serve the connections in a queue. The returned function enqueue adds a
+// connection to the queue. If the queue is full, enqueue waits for space or for the end of ctx. The returned function
+// stop waits until the goroutines have ended. enqueue must not be called after stop.
 func (l *epollLoop) startReactorWorkers(ctx context.Context, o Options) (enqueue func(*epollConn), stop func()) {
 	queue := make(chan *epollConn, reactorQueue)
 	var workers sync.WaitGroup

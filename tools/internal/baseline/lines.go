@@ -28,7 +28,8 @@ var lineHandlers = map[string]func(line []byte) []byte{
 	},
 }
 
-// newConnHandlerForApp returns a function that serves one connection until an error. buffer is in bytes.
+// newConnHandlerForApp returns a function that serves one connection until an error occurs. The function's parameter
+// buffer is the size of the input buffer in bytes.
 func newConnHandlerForApp(o Options) func(conn net.Conn, buffer int) {
 	switch o.App {
 	case app.Echo:

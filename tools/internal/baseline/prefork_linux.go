@@ -19,8 +19,9 @@ func listenReusePort(ctx context.Context, addr string) (net.Listener, error) {
 	return config.Listen(ctx, "tcp", addr)
 }
 
-// servePrefork serves with several processes, which end with this process. The first process inherits ln. servePrefork
-// returns an error if a process exits before ctx ends.
+// servePrefork starts several processes that serve connections on the same port. The first process inherits the
+// listener ln. If the calling process is killed, the started processes are killed, too. servePrefork returns an error
+// if a started process exits before ctx ends.
 func servePrefork(ctx context.Context, ln net.Listener, o PreforkOptions) error {
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

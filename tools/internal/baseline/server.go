@@ -56,9 +56,11 @@ type Options struct {
 	// App is an app of package app other than WebSocket. Sink, HTTP and Web require the design PerConn.
 	App    string
 	Buffer int
-	// Flush is FlushEach (the default) or FlushTenth, which requires PerConn and an app that answers lines.
+	// Flush is FlushEach (the default) or FlushTenth. FlushTenth requires the design PerConn and an app that answers
+	// lines.
 	Flush string
-	// Design is PerConn (the default), OneEpoll, Epolls, Prefork or Reactor. TLS, Heartbeat and Admin require PerConn.
+	// Design is PerConn (the default), OneEpoll, Epolls, Prefork or Reactor. If one of the fields TLS, Heartbeat and
+	// Admin is set, Design must be PerConn.
 	Design string
 	// Loops is the number of event loops of the design Epolls, at most MaxLoops. The default is the number of CPUs.
 	Loops int
@@ -66,20 +68,22 @@ type Options struct {
 	Prefork *PreforkOptions
 	// TLS encrypts connections with crypto/tls. Nil disables TLS.
 	TLS *tls.Config
-	// Heartbeat is the time between two heartbeats on each connection, at least 100 ms. The default 0 disables
+	// Heartbeat is the time between two heartbeats on each connection, from 100 ms to 24 h. The default 0 disables
 	// heartbeats. The apps HTTP and Web do not support heartbeats.
 	Heartbeat time.Duration
-	// HeartbeatBy is HeartbeatTickers (the default) or, with a Heartbeat, HeartbeatBatches or HeartbeatHeap.
+	// HeartbeatBy is HeartbeatTickers (the default), HeartbeatBatches or HeartbeatHeap. If Heartbeat is 0, HeartbeatBy
+	// must be HeartbeatTickers.
 	HeartbeatBy string
-	// Deadline is the timeout for reads and writes. Each Read restarts it, as in a published server. 0 disables the
-	// timeout. Deadline requires the design PerConn.
+	// Deadline is the timeout for reads and writes on a connection. Each Read begins a new timeout. 0 disables the
+	// timeout. Deadline requires the design PerConn, an app other than HTTP and Web, and a Heartbeat of 0.
 	Deadline time.Duration
-	// Admin is a host:port on which package admin reports Go's memory and the number of connections. The default ""
-	// disables this. The apps HTTP and Web require "".
+	// Admin is the host:port at which package admin reports Go's memory and the number of connections. If Admin is "",
+	// nothing is reported. The apps HTTP and Web do not support Admin.
 	Admin string
 	// Files is the directory of the files that the app Web serves.
 	Files string
-	// AdminListening, if not nil, is called on another goroutine with the address on which package admin listens.
+	// AdminListening, if not nil, is called with the address at which package admin listens. The call runs on a
+	// goroutine of its own, not on the goroutine that called Serve.
 	AdminListening func(net.Addr)
 }
 
@@ -200,7 +204,8 @@ func Serve(ctx context.Context, ln net.Listener, o Options) error {
 	return <-ended
 }
 
-// Limits of the delay before the next Accept if the process has run out of descriptors, as in net/http.
+// If the process has no free descriptor, Accept fails. The server then waits before it calls Accept again, as net/http
+// does. The wait begins with minAcceptDelay and doubles up to maxAcceptDelay.
 const (
 	minAcceptDelay = 5 * time.Millisecond
 	maxAcceptDelay = time.Second
@@ -230,8 +235,9 @@ func (s *plainServer) acceptAndHandOffUntilDone(ctx context.Context, ln net.List
 	}
 }
 
-// startDesignAndServeFuncs starts a design's event loops, which end with ctx. It returns one function per listener. The
-// function serves a connection in the background.
+// startDesignAndServeFuncs starts the event loops of the design, if the design has any. The loops end when ctx ends.
+// startDesignAndServeFuncs returns one function per listener of the design. The function starts to serve a connection,
+// and returns without waiting for the end of the connection.
 func (s *plainServer) startDesignAndServeFuncs(ctx context.Context, o Options) (serveConnFuncs []func(net.Conn), err error) {
 	if o.Design != PerConn {
 		return s.startEpollLoops(ctx, o)
@@ -254,7 +260,8 @@ func (s *plainServer) startDesignAndServeFuncs(ctx context.Context, o Options) (
 	}}, nil
 }
 
-// plainServer contains the connections that Serve must close and the goroutines that it must wait for.
+// plainServer contains the connections that Serve must close before it returns, and the goroutines that Serve must wait
+// for.
 type plainServer struct {
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{}
@@ -262,7 +269,8 @@ type plainServer struct {
 	wait   sync.WaitGroup
 }
 
-// trackOrCloseConn records a connection that Serve must close at its end, or closes it if Serve has ended.
+// trackOrCloseConn records a connection, so that Serve can close it later. If Serve has already closed all connections,
+// trackOrCloseConn closes this connection and returns false.
 func (s *plainServer) trackOrCloseConn(conn net.Conn) (tracked bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/app"
 )
 
-// Ways in which heartbeats are sent.
+// The following constants are ways in which a server sends heartbeats.
 const (
 	// HeartbeatTickers has a goroutine and a ticker for each connection.
 	HeartbeatTickers = "tickers"
@@ -26,7 +26,9 @@ var heartbeatShapes = []string{HeartbeatTickers, HeartbeatBatches, HeartbeatHeap
 
 const heartbeatBatches = 64
 
-// withSharedHeartbeats adds read deadlines and heartbeats to a handler. Each of its goroutines serves many connections.
+// withSharedHeartbeats returns a handler that adds heartbeats and read deadlines to the given handler. A goroutine that
+// sends heartbeats serves many connections. With HeartbeatTickers, in contrast, each connection has a goroutine for its
+// heartbeats.
 func (s *plainServer) withSharedHeartbeats(ctx context.Context, handle func(net.Conn, int), o Options) func(net.Conn, int) {
 	start := s.startHeartbeatBatches
 	if o.HeartbeatBy == HeartbeatHeap {

@@ -10,7 +10,8 @@ import (
 
 const Namespace = "myriad_"
 
-// Metric is computed from a snapshot of type S. Its function Each emits every value with the values of Labels.
+// Metric is a Prometheus metric that is computed from a snapshot of type S. The function Each calls emit once for each
+// combination of label values, with the metric's value and the label values in the order of Labels.
 type Metric[S any] struct {
 	Name, Help string
 	Kind       prometheus.ValueType
@@ -56,7 +57,8 @@ func BoolToInt(b bool) int {
 	return 0
 }
 
-// Collector implements prometheus.Collector. It is safe for concurrent use if its snapshot function is.
+// Collector implements prometheus.Collector. It is safe for concurrent use if the function that takes its snapshots is
+// safe for concurrent use.
 type Collector[S any] struct {
 	source        func() S // called once per scrape
 	err           error    // reason why registration fails
@@ -65,8 +67,9 @@ type Collector[S any] struct {
 	descs         []*prometheus.Desc // descriptions of the metrics, then of the distributions
 }
 
-// NewCollector returns a collector of metrics whose names begin with prefix. The collector calls the function snapshot
-// once per scrape. Registration fails if labels contains the reserved label, which histograms or summaries need.
+// NewCollector returns a collector of metrics whose names begin with prefix. Each metric also has the given labels. The
+// collector calls the function snapshot once per scrape. reserved is the label that Prometheus itself adds to
+// histograms or summaries. If labels contains the reserved label, the collector cannot be registered.
 func NewCollector[S any](prefix string, labels prometheus.Labels, reserved string, snapshot func() S,
 	metrics []Metric[S], distributions []Distribution[S],
 ) *Collector[S] {
@@ -108,8 +111,8 @@ func (c *Collector[S]) Collect(to chan<- prometheus.Metric) {
 }
 
 // NewHistogramMetric returns a histogram with the given number and sum of values. buckets contains the number of values
-// in each bucket. The function bound returns the upper bound of bucket i. It is not called for the last bucket, which
-// has no bound.
+// in each bucket. The function bound returns the upper bound of bucket i. The last bucket has no upper bound, so bound
+// is not called for this bucket.
 func NewHistogramMetric[N int64 | uint64](d *prometheus.Desc, count N, sum time.Duration, buckets []N, bound func(i int) time.Duration) prometheus.Metric {
 	upTo := make(map[float64]uint64, len(buckets))
 	var below N

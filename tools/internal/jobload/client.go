@@ -32,7 +32,8 @@ type serverContender struct {
 	finished, finishedOf atomic.Int64 // see ServerFigures
 }
 
-// jobConn belongs to the submitting goroutine, but to its reading goroutine while a request waits for the answer.
+// jobConn is a connection to the server. While a request waits for its answer, only the goroutine that reads the
+// connection's answers may use the jobConn. At other times, only the goroutine that submits jobs may use it.
 type jobConn struct {
 	net.Conn
 	job     *Job
@@ -171,9 +172,9 @@ func (c *serverContender) measureRecoveryAndSetFigures(r *Result) {
 	r.Server.Recovery = max(r.Elapsed-r.Duration, 0) + c.probeUntilRecovered()
 }
 
-// probeUntilRecovered sends requests one by one until probesInRow of them in a row have each been answered within
-// maxProbeTime. It returns the time from the call to the first request of this row. After maxRecovery, it gives up and
-// returns maxRecovery.
+// probeUntilRecovered sends requests one after the other until the server has recovered: it has answered probesInRow
+// consecutive requests within maxProbeTime each. probeUntilRecovered returns the time from its start to the first of
+// these consecutive requests. If the server does not recover within maxRecovery, it returns maxRecovery.
 func (c *serverContender) probeUntilRecovered() time.Duration {
 	start, fast := time.Now(), 0
 	first := start

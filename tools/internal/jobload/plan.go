@@ -13,8 +13,8 @@ import (
 type Plan struct {
 	// Pool is the name of a pool in Contenders. Work is the shape of the jobs, such as Mixed.
 	Pool, Work string
-	// Rate is the number of jobs to submit per second. If Rate is 0, a new job is submitted whenever fewer than
-	// Inflight jobs are in the pool. If Inflight is 0, the value of Workers replaces it.
+	// Rate is the number of jobs to submit per second. If Rate is 0, Run submits a new job whenever fewer than Inflight
+	// jobs are in the pool. An Inflight of 0 means the number in Workers.
 	Rate     float64
 	Inflight int
 	// Burst multiplies the rate in the first tenth of each second. With 0 or 1, the rate is constant.
@@ -22,18 +22,20 @@ type Plan struct {
 	// Warmup is the initial time in which jobs are submitted but not counted. Duration is the time after that, in which
 	// jobs are counted. Drain limits the wait for the last jobs.
 	Warmup, Duration, Drain time.Duration
-	// Deadline is the time from a job's submission within which the job must end to count as good.
+	// Deadline is the time within which a job must end to count as good. The time begins when the job is submitted.
 	Deadline time.Duration
 	// Workers and Queue limit the workers and the queued jobs of a pool, if the pool has such limits.
 	Workers, Queue int
-	// Memory is the memory limit of the process in bytes, or 0 for none. Go's memory limit is set to 90 % of Memory.
+	// Memory is the memory limit of the process in bytes. 0 means no limit. Run sets the memory limit of the Go runtime
+	// to 90 % of Memory.
 	Memory int64
 	// Iterations is the number of loop iterations that take a millisecond. If Iterations is 0, Run measures the number.
 	Iterations uint64
 	// Connections is the number of connections to a server. Sources is the number of further local addresses (light
 	// users), which together open one in eleven of the connections. One address opens all others.
 	Connections, Sources int
-	// Serve runs the server of a contender instead of submitting jobs.
+	// Serve makes Run serve jobs over HTTP instead of submitting jobs. Run starts such a process if the pool is a
+	// server.
 	Serve bool
 }
 

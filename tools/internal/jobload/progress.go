@@ -46,8 +46,8 @@ func (r *jobRun) writeProgressLineIfDue(now time.Duration) {
 	r.lines.writeLineUnlessBusyOrOutdated(line, now)
 }
 
-// writeLineUnlessBusyOrOutdated writes a progress line, unless another goroutine is writing, a later or the final line
-// has been written, or a write has failed.
+// writeLineUnlessBusyOrOutdated writes a progress line. It does nothing if another goroutine is writing, if a later
+// line or the final line has already been written, or if an earlier write has failed.
 func (s *progressLineWriter) writeLineUnlessBusyOrOutdated(l OutputLine, now time.Duration) {
 	if !s.mu.TryLock() {
 		return

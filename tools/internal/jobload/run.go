@@ -95,9 +95,12 @@ func (r *jobRun) now() time.Duration { return time.Since(r.start) }
 
 func (r *jobRun) shardOf(number uint64) *countShard { return &r.shards[number%uint64(len(r.shards))] }
 
-// Run submits the jobs of plan p to a pool from contenders. Every quarter of a second, it writes a line to the writer
-// out, and at the end a line with the Result. If ctx ends, the run ends early. If the plan is invalid, Run returns a
-// PlanError. If the pool hangs, its goroutines may remain after Run. With p.Serve, Run serves jobs over HTTP instead.
+// Run submits the jobs of plan p to a pool from contenders. It writes JSON lines to the writer out: a progress line
+// every quarter of a second, and a line with the Result at the end. If ctx ends, the run ends early and Run still
+// writes the Result.
+//
+// If the plan is invalid, Run returns a PlanError. If the pool hangs, Run returns while goroutines of the pool still
+// run. If p.Serve is set, Run serves jobs over HTTP instead of submitting jobs.
 func Run(ctx context.Context, p Plan, contenders Contenders, out io.Writer) error {
 	if err := p.Validate(contenders); err != nil {
 		return err
@@ -161,8 +164,8 @@ func callWithTimeout(d time.Duration, f func()) (returnedInTime bool) {
 	}
 }
 
-// waitForJobsOrLimit waits until all counted jobs have ended, but at most until r.limit. If ctx ends first,
-// earlyEndReason states this. Otherwise, it is "".
+// waitForJobsOrLimit waits until all jobs of the measured window have ended, or until the time r.limit. If ctx ends
+// first, earlyEndReason contains the cause. Otherwise, earlyEndReason is "".
 func (r *jobRun) waitForJobsOrLimit(ctx context.Context) (earlyEndReason string) {
 	end := time.NewTimer(r.limit)
 	defer end.Stop()
@@ -227,8 +230,9 @@ func (g *jobSubmitter) sleepOrUntilDone(d time.Duration) {
 	}
 }
 
-// submitJobsOnceLateBy submits jobs that are at least minLateness behind their planned time. It returns after the last
-// planned job, at r.limit, or when g.ctx ends.
+// submitJobsOnceLateBy submits the jobs that no other goroutine has submitted by minLateness after their planned time.
+// With a minLateness of 0, it submits jobs on time. It returns after the last planned job, at the time r.limit, or when
+// g.ctx ends.
 func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration) {
 	lastAt := -submitInterval // when a job was last submitted
 	for woke := r.now(); g.ctx.Err() == nil; {

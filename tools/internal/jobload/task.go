@@ -60,7 +60,8 @@ func pickTaskForJob(shape string, number uint64) jobTask {
 	return jobTask{}
 }
 
-// allocateComputeAndWait performs the task. inMiddleOfWindow is set in the middle third of the measured window.
+// allocateComputeAndWait performs the task. inMiddleOfWindow must be true for tasks that begin in the middle third of
+// the measured window, because their wait can have another length.
 func (t jobTask) allocateComputeAndWait(iterationsPerMillisecond uint64, inMiddleOfWindow bool) {
 	if inMiddleOfWindow && t.waitInMiddle > 0 {
 		t.wait = t.waitInMiddle

@@ -40,8 +40,9 @@ func ownProcessUsage() (u processUsage) {
 	return u
 }
 
-// schedulerLatencyQuantile returns an upper bound of the q-quantile of the scheduler latencies in a period. before is
-// the usage at the start of the period, and u the usage at its end. The result is 0 if it is unknown.
+// schedulerLatencyQuantile returns an upper bound of the q-quantile of Go's scheduler latencies between two times.
+// before is the usage at the earlier time, and u is the usage at the later time. If the latencies are unknown, the
+// result is 0.
 func (u processUsage) schedulerLatencyQuantile(before processUsage, q float64) time.Duration {
 	h := u.schedulerLatencies
 	if h == nil || before.schedulerLatencies == nil {

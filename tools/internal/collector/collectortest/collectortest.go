@@ -34,8 +34,9 @@ func Scrape(t *testing.T, c prometheus.Collector) map[string]*dto.MetricFamily {
 	return byName
 }
 
-// Fill sets each number, duration and string in v to a unique value. For each of them, it adds the text that a
-// collector must output to the map called want, by the path of the field. *next is the last number that was used.
+// Fill sets each number, duration and string in v to a unique value, and adds an entry to the map want for each of
+// them. The key of the entry is the path of the field. The value is the text that a collector must output for the
+// field. *next is the last number that Fill has used.
 func Fill(v reflect.Value, path string, next *int64, want map[string]string) {
 	switch {
 	case v.Kind() == reflect.Struct:
@@ -108,8 +109,8 @@ func occurrencesByValue(families map[string]*dto.MetricFamily) map[string]int {
 	return values
 }
 
-// WantTold checks that the collector outputs each value in fields, a map from Fill with at least minFields entries,
-// exactly once.
+// WantTold checks that the collector outputs each value in fields exactly once. fields is a map that Fill has filled.
+// The test fails if fields has fewer than minFields entries.
 func WantTold(t *testing.T, c prometheus.Collector, fields map[string]string, minFields int) {
 	t.Helper()
 	got := occurrencesByValue(Scrape(t, c))
@@ -140,9 +141,9 @@ func Lint(t *testing.T, c prometheus.Collector) {
 	}
 }
 
-// Labels checks that two collectors can be registered together if one label differs, and that every metric has this
-// label. metric is the name of a metric that each collector outputs once. Registration must fail with each of the
-// reserved labels.
+// Labels checks a collector's constant labels. Two collectors with different values of one label must fit into the same
+// registry, and every metric must have the label. metric is the name of a metric that each collector outputs once. A
+// collector with one of the reserved labels must be rejected by a registry.
 func Labels(t *testing.T, metric string, newCollector func(prometheus.Labels) prometheus.Collector, reserved ...string) {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()

@@ -60,7 +60,8 @@ const (
 	Ping = "ping\n"
 )
 
-// Message is a message and the expected answer. If both are "", the load generator chooses them.
+// Message is a message to a server and the answer that the server must return. If both are "", the load generator
+// chooses the message and checks the answer by its own rules.
 type Message struct{ Text, Answer string }
 
 // fixedMessages contains the message of each app that ignores the workload's message size.
@@ -155,7 +156,8 @@ func checkSinkClosesWithClient(conn net.Conn) error {
 	return nil
 }
 
-// checkPubSubPing sends PING and checks the answer, which may follow a greeting.
+// checkPubSubPing sends PING and checks that the server answers with PONG. The server may send an INFO line first, as
+// NATS servers do.
 func checkPubSubPing(conn net.Conn) error {
 	if _, err := io.WriteString(conn, "PING\r\n"); err != nil {
 		return err

@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// NewWebHandler returns the app Web as a net/http handler. It serves the files in filesDir under /static/. The function
-// quick wraps each handler that never blocks, computes only briefly and reads no large body.
+// NewWebHandler returns the app Web as a net/http handler. The handler serves the files in filesDir under /static/.
+// NewWebHandler passes some of the handlers for single paths through the function quick: those that never block,
+// compute only briefly and read no large body.
 func NewWebHandler(filesDir string, quick func(http.Handler) http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	for path, body := range map[string]func(r *http.Request) []byte{
@@ -78,7 +79,8 @@ func Wait2ms() []byte {
 
 var computeRequests atomic.Int64
 
-// ComputeRarely computes for 1 ms in every 1,000th call, otherwise not at all, and returns the response body.
+// ComputeRarely returns the response body. Every 1,000th call first computes for 1 ms. The other calls return
+// immediately.
 func ComputeRarely() []byte {
 	if computeRequests.Add(1)%1000 == 0 {
 		var sum [sha256.Size]byte

@@ -9,9 +9,10 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// ConnForLines returns a connection on which the caller writes and reads lines in the app's protocol. For WebSocket, it
-// performs the client's handshake and converts between lines and messages. A received ping becomes the line Heartbeat.
-// For other apps, it returns conn.
+// ConnForLines returns a connection on which the caller writes and reads lines in the app's protocol. If the app is
+// WebSocket, ConnForLines performs the client's handshake, and the returned connection converts lines into messages and
+// messages into lines. It also converts each received ping into the line Heartbeat. For all other apps, ConnForLines
+// returns conn.
 func ConnForLines(conn net.Conn, appName string) (net.Conn, error) {
 	if appName != WebSocket {
 		return conn, nil

@@ -156,8 +156,9 @@ func (k measuredSetup) measuredMedians(runs []*result.Run) MeasuredCosts {
 	return m
 }
 
-// setIdleCoresOrUpperLimit sets the CPU usage per idle connection. If the usage with idle connections is not always
-// higher than without connections, it sets an upper limit instead.
+// setIdleCoresOrUpperLimit sets the number of processors that an idle connection keeps busy. This requires that every
+// sample with idle connections shows more CPU usage than every sample without connections. Otherwise,
+// setIdleCoresOrUpperLimit sets only an upper limit of the number.
 func (m *MeasuredCosts) setIdleCoresOrUpperLimit(runs []*result.Run) {
 	var without, with []float64
 	for _, r := range runs {
@@ -177,7 +178,8 @@ func (m *MeasuredCosts) setIdleCoresOrUpperLimit(runs []*result.Run) {
 	m.MaxIdleCoresPerConn = slices.Max(with) / n
 }
 
-// sortByRateAndMakeMonotonic sorts the points by rate, and raises Cores and Buffers to at least those of lower rates.
+// sortByRateAndMakeMonotonic sorts the points by rate. If a point has lower Cores or Buffers than the point before it,
+// sortByRateAndMakeMonotonic raises them to the values of the point before.
 func (m *MeasuredCosts) sortByRateAndMakeMonotonic() {
 	slices.SortFunc(m.Points, func(a, b Point) int { return cmp.Compare(a.Rate, b.Rate) })
 	for i := 1; i < len(m.Points); i++ {
@@ -220,9 +222,9 @@ func MeasurementFromLoad(s *load.Stream) (MeasuredCosts, error) {
 	return m, nil
 }
 
-// PredictCores predicts the number of processors that a server keeps busy at a rate of messages per second. A loops of
-// 0 means the measured number of event loops. Between two measured rates, the result is an upper bound. Above the
-// highest measured rate, it is extrapolated.
+// PredictCores predicts the number of processors that a server keeps busy. rate is in messages per second. loops is the
+// number of event loops. If loops is 0, PredictCores assumes the number of loops in the measurement. If rate is between
+// two measured rates, the result is an upper bound. If rate is above all measured rates, the result is extrapolated.
 func (m *MeasuredCosts) PredictCores(connections, rate float64, loops int) float64 {
 	scale := 1.0
 	if loops > 0 && m.Loops > 0 {
@@ -234,8 +236,8 @@ func (m *MeasuredCosts) PredictCores(connections, rate float64, loops int) float
 	return m.coresUpperBoundAtRate(rate/scale)*scale + max(0, m.IdleCoresPerConn*(connections-float64(m.Connections)*scale))
 }
 
-// coresUpperBoundAtRate returns an upper bound of the number of busy processors at a message rate. Above the highest
-// measured rate, it extrapolates instead.
+// coresUpperBoundAtRate returns an upper bound of the number of processors that are busy at a message rate. If rate is
+// above all measured rates, the result is an extrapolation and not an upper bound.
 func (m *MeasuredCosts) coresUpperBoundAtRate(rate float64) float64 {
 	i := m.lastPointIndexUpToRate(rate)
 	if i < 0 {
@@ -248,7 +250,8 @@ func (m *MeasuredCosts) coresUpperBoundAtRate(rate float64) float64 {
 	return cores
 }
 
-// lastPointIndexUpToRate returns -1 if all measured rates are higher.
+// lastPointIndexUpToRate returns the index of the point with the highest measured rate that is not above the given
+// rate. If all measured rates are above the given rate, it returns -1.
 func (m *MeasuredCosts) lastPointIndexUpToRate(rate float64) int {
 	i, exact := slices.BinarySearchFunc(m.Points, rate, func(p Point, rate float64) int { return cmp.Compare(p.Rate, rate) })
 	if exact {

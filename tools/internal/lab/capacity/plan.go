@@ -38,7 +38,8 @@ type Goal struct {
 	Return time.Duration `json:"return"`
 }
 
-// Validate returns an error if a value is invalid. The error names the value's flag of the command "myriad plan".
+// Validate returns an error if a value of the goal is invalid. The error contains the name of the flag of "myriad plan"
+// that sets the value.
 func (g *Goal) Validate() error {
 	for _, x := range []struct {
 		flag             string
@@ -66,8 +67,8 @@ func (g *Goal) Validate() error {
 
 const MaxConnections = 1_000_000_000_000
 
-// Plan describes the machines that a goal requires. All figures except Machines are for one machine, while Goal.Spare
-// other machines are down.
+// Plan describes the machines that a goal requires. The field Machines counts all machines. The other figures describe
+// one machine at a time when Goal.Spare of the other machines are down, unless a field states otherwise.
 type Plan struct {
 	Goal Goal `json:"goal"`
 	// Machines is the number of machines, including spare ones.
@@ -240,7 +241,8 @@ func (p *Planner) PlanMachines(g Goal) (*Plan, error) {
 	return &x, nil
 }
 
-// proxySourceAddrsNeededOrZero returns the number of source addresses that a proxy needs for one port, or 0 if unknown.
+// proxySourceAddrsNeededOrZero returns the number of source addresses that a proxy needs to open conns connections to
+// one port of a server. It returns 0 if the number is unknown.
 func (p *Planner) proxySourceAddrsNeededOrZero(g *Goal, conns int64) int64 {
 	plan := p.newDoctorPlan(g, doctor.Client, conns)
 	proxy := netip.AddrFrom4([4]byte{192, 0, 2, 1}) // any address will do; this one is for documentation

@@ -14,8 +14,8 @@ var attackProbe = Probe{
 	},
 }
 
-// SetAttackFigures sets the figures of honest clients during an attack. answers and errors are totals. p99 is the
-// highest 99th percentile of latency among all report intervals.
+// SetAttackFigures sets the figures of honest clients during an attack. answers and errors are totals of the whole
+// attack. p99 is the highest 99th percentile of latency that any report interval had.
 func SetAttackFigures(r *result.Run, answers, errors int64, p99 time.Duration) {
 	r.Figures = map[string]float64{"answers": float64(answers), "errors": float64(errors), "p99": p99.Seconds()}
 }

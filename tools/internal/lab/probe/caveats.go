@@ -32,10 +32,12 @@ const (
 	RuleFewer      = "fewer"
 )
 
-// ExcludingRules lists rules for Myriad's own servers. A server that breaks one is excluded from comparisons.
+// ExcludingRules lists the rules that Myriad's own servers must keep. If one of these servers breaks such a rule, it is
+// excluded from comparisons.
 var ExcludingRules = []string{RuleMismatch, RuleLost, RuleUnanswered, RuleConnect, RuleCount, RuleCounts, RuleWatchdog}
 
-// UncertainRules lists rules whose violation makes figures uncertain. A report marks these figures.
+// UncertainRules lists the rules that keep figures reliable. If a run breaks one of these rules, a report marks the
+// figures as uncertain.
 var UncertainRules = []string{RuleUnsteady, RuleNoise, RuleLoad, RuleLittle, RuleHold, RuleOthers}
 
 const (
@@ -187,7 +189,8 @@ func addJobCaveats(r *result.Run) {
 	}
 }
 
-// AddCaveatIfNoisy adds a caveat, and returns true, if other programs used too much CPU during the run.
+// AddCaveatIfNoisy adds a caveat to the run if other programs used too much CPU during the run. It reports whether it
+// has added the caveat.
 func AddCaveatIfNoisy(r *result.Run) (added bool) {
 	foreign, stolen := CPUsUsedByOthers(r)
 	if foreign <= noiseTolerance {

@@ -10,8 +10,9 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Names of the phases of a run with long-open connections, in order, and of the checkpoints at their ends. The
-// checkpoint Before precedes the first connection. The checkpoint Left follows the exit of the server.
+// The constants from Connected to Closed are the names of the phases of a run with long-open connections, in order.
+// Each of them is also the name of the checkpoint at the end of the phase. The checkpoint Before is before the first
+// connection. The checkpoint Left is after the exit of the server.
 const (
 	Before      = "before"
 	Connected   = "connect"
@@ -137,9 +138,10 @@ func sumSentVerificationLines(result *load.Result) (n int64) {
 	return n
 }
 
-// CountHeartbeatsAndAnswers returns how many heartbeats the server has sent to held connections since the checkpoint
-// Before, and how many answers to heartbeats it has received. It does not count those of the broadcaster's connection.
-// verificationLines is the number of verification lines in this time; they do not count as answers.
+// CountHeartbeatsAndAnswers returns the number of heartbeats that the server has sent since the checkpoint Before, and
+// the number of answers to heartbeats that it has received. now contains the server's current counters. The server
+// counts verification lines in the same way as answers to heartbeats, so the caller must pass the number of
+// verification lines. Heartbeats on the broadcaster's connection do not count.
 func CountHeartbeatsAndAnswers(r *result.Run, now *result.Counts, verificationLines int64) (sent, answered int64) {
 	before := r.FindSample(Before).Counts
 	sent, answered = now.Heartbeats-before.Heartbeats, now.Messages-before.Messages-verificationLines
@@ -189,8 +191,9 @@ func (h heldConnsRun) setHeartbeatFigures(set func(string, float64)) {
 	}
 }
 
-// ResourceGrowthBeyondLimit returns by how much the growth since the checkpoint Before exceeds the permitted growth.
-// The result is the sum of the excess sockets, files and MiB of kernel memory.
+// ResourceGrowthBeyondLimit compares the machine's resources with those at the checkpoint Before, and returns by how
+// much their growth exceeds the permitted growth. The result is a sum of numbers with different units: excess sockets,
+// excess open files, and excess kernel memory in MiB.
 func ResourceGrowthBeyondLimit(r *result.Run, now *result.Sample) float64 {
 	before := r.FindSample(Before)
 	var most int64

@@ -77,9 +77,11 @@ var jobsProbe = Probe{
 	},
 }
 
-// setServerFigures sets the figures of a contender that is a server. The figure "others-kept" compares the finished
-// jobs of the further addresses (Plan.Sources) with their fair share: an equal part of all finished jobs for each
-// address. It is at most what these addresses offer, one in eleven jobs.
+// setServerFigures sets the figures of a contender that is a server. The figure "others-kept" states whether the server
+// treats clients fairly. Ten in eleven jobs come from one address, and one in eleven comes from the further addresses
+// (Plan.Sources). A fair server finishes the same number of jobs for each address, unless an address submits fewer.
+// "others-kept" is the number of jobs that the server finished for the further addresses, divided by the number that a
+// fair server would finish for them.
 func setServerFigures(j *result.Jobs, set func(string, float64)) {
 	s := j.Result.Server
 	if s == nil {

@@ -43,7 +43,8 @@ const (
 // Probe computes a group of figures.
 type Probe struct {
 	Figures []Figure
-	// Measure computes a run's figures and passes each to the function set. It is nil if other code sets the figures.
+	// Measure computes the figures of a run, and calls the function set once for each. If other code sets the figures,
+	// Measure is nil.
 	Measure func(in RunInput, set func(name string, v float64))
 }
 
@@ -75,8 +76,8 @@ func FindFigure(name string) (Figure, bool) {
 	return figures[i], true
 }
 
-// HasBetterDirection reports whether a figure exists, and whether higher or lower values are better, for
-// scenario.Reader.
+// HasBetterDirection looks up a figure by name. exists reports whether there is such a figure. better reports whether
+// higher or lower values of the figure are better. ScenarioReader uses this function.
 func HasBetterDirection(name string) (better, exists bool) {
 	f, exists := FindFigure(name)
 	return f.Better != Neither, exists
@@ -85,7 +86,8 @@ func HasBetterDirection(name string) (better, exists bool) {
 // ScenarioReader reads scenarios. It rejects names of figures that do not exist.
 var ScenarioReader = scenario.Reader{Figures: HasBetterDirection}
 
-// SetFiguresCaveatsAndMismatchError sets a run's figures and caveats and, after a wrong answer, its error.
+// SetFiguresCaveatsAndMismatchError sets the figures and caveats of a run. If the server gave a wrong answer and the
+// run has no error yet, it also sets the run's error.
 func SetFiguresCaveatsAndMismatchError(in RunInput) {
 	r := in.Run
 	if r.Figures == nil {
@@ -145,8 +147,9 @@ func (in RunInput) windowSamples() (from, to *result.Sample, ok bool) {
 	return from, to, from != nil && to != nil
 }
 
-// CPUsUsedByOthers returns how many CPUs other programs used on average (foreign), and how many of these the host of a
-// virtual machine used (stolenByHost).
+// CPUsUsedByOthers returns how many CPUs were busy on average with anything except this program, the server and the
+// load generator. If the machine is virtual, its host can also take CPU time away. stolenByHost is the part of foreign
+// that the host took.
 func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
 	in := RunInput{Run: r}
 	from, to, ok := in.windowSamples()

@@ -16,7 +16,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// answerText is a scenario's result in one sentence, with a chart. A report begins with it.
+// answerText is the result of a scenario, as one sentence and a chart. A report begins with this sentence.
 type answerText struct {
 	clauses []string
 	subject string // subject of the last clause
@@ -49,10 +49,12 @@ func (a *answerText) String() string {
 	return text
 }
 
-// baselinePlaceholder returns a pattern for the placeholders whose values depend on the baseline, such as {ratio}.
+// baselinePlaceholder returns a pattern that matches the placeholders whose values depend on the baseline, such as
+// {ratio}.
 var baselinePlaceholder = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{(base|baseline|ratio|inverse)\}`) })
 
-// addClauseIfMeasured adds a clause, and for the first clause the chart, if all its figures were measured.
+// addClauseIfMeasured adds a clause to the answer if all figures in the clause were measured. The first clause that is
+// added also determines the chart.
 func (a *answerText) addClauseIfMeasured(r *result.Report, c scenario.Clause) {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {

@@ -16,24 +16,26 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// articlePart returns a pattern for the generated parts of an article, a Markdown page. A generated part ends with
-// "<!-- end -->" and begins with one of three markers:
+// articlePart returns a pattern that matches the generated parts of an article. An article is a Markdown page. A
+// generated part ends with "<!-- end -->" and begins with one of three markers:
 //
 //	<!-- table SCENARIO REGEXP FIGURE ... -->
 //	<!-- chart SCENARIO REGEXP FIGURE TITLE -->
 //	<!-- lines SCENARIO REGEXP FIGURE TITLE -->
 //
-// The part shows the runs whose name "workload/subject" matches REGEXP. A table has columns for workload, subject, each
-// figure, and caveats. The author writes the table's two header lines and the reference to the charts' image. Each
-// chart is a panel of the page's SVG file: bars, or lines over the number of connections.
+// The part shows the runs whose name "workload/subject" matches REGEXP. A "table" has columns for the workload, the
+// subject, each figure, and the caveats. The author of the article writes the two header lines of the table. A "chart"
+// shows bars, and "lines" shows lines over the number of connections. All charts of an article are panels of one SVG
+// file, which the author includes as an image.
 var articlePart = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?s)(<!-- (table|chart|lines) (\S+) (\S+) (.*?) -->\n)(.*?)(<!-- end -->)`)
 })
 
-// connectionsColumn is the column name that selects the number of connections instead of a figure.
+// connectionsColumn can be used in place of a figure's name in a table. The column then shows the number of
+// connections.
 const connectionsColumn = "connections"
 
-// articleWords contains the texts of generated parts of an article, in one language.
+// articleWords contains the texts that generated parts of an article use, in one language.
 type articleWords struct{ published, footer string }
 
 var (
@@ -41,9 +43,11 @@ var (
 	chineseWords = articleWords{"原文", "提交 %s；%s；规模 %s；%s；之前的平均负载 %s。"}
 )
 
-// UpdateArticle regenerates the marked parts of an article from the runs in set. It returns the article's new text, and
-// the article's chart as SVG, or "" without a chart. It returns an error if a part has no header, an unknown figure, or
-// a scenario without runs. With chinese set, generated texts are Chinese.
+// UpdateArticle regenerates the marked parts of an article from the runs in set. It returns the new text of the
+// article, and the charts of the article as one SVG image. svg is "" if the article has no charts. If chinese is set,
+// the generated texts are Chinese.
+//
+// UpdateArticle returns an error if a table has no header, if a figure is unknown, or if set has no runs of a scenario.
 func UpdateArticle(page string, set *result.Set, chinese bool) (text, svg string, err error) {
 	words := englishWords
 	if chinese {
@@ -118,8 +122,9 @@ type articleRow struct {
 	published *scenario.ReferenceRow
 }
 
-// rowsWithPublishedResults returns a row for each workload and subject whose name "workload/subject" matches the
-// pattern. It also returns the published rows of the same workloads. A published row precedes the row of its design.
+// rowsWithPublishedResults returns the rows of a table, grouped by workload. There is a row for each pair of workload
+// and subject whose name "workload/subject" matches the pattern. There is also a row for each published result of these
+// workloads. The row of a published result stands above the row of the subject that reimplements the published design.
 func (a *articleUpdate) rowsWithPublishedResults(scenarioName, runNamePattern string) (rows []articleRow, err error) {
 	selected, err := regexp.Compile(runNamePattern)
 	i := slices.IndexFunc(a.set.Reports, func(r *result.Report) bool { return r.Scenario.Name == scenarioName })
@@ -140,9 +145,10 @@ func (a *articleUpdate) rowsWithPublishedResults(scenarioName, runNamePattern st
 	return rows, nil
 }
 
-// publishedRowsAbove returns the published rows to show above subjects[i], which reimplements their design. Published
-// rows whose design has no runs are shown above subjects[0]. If there are several rows, each label contains the name of
-// the published row.
+// publishedRowsAbove returns the published results to show above subjects[i]. These are the results of the design that
+// subjects[i] reimplements. If i is 0, they also include results whose design is not among the subjects. If
+// publishedRowsAbove returns several rows, it adds the names of the published results to the labels, to distinguish
+// them.
 func (a *articleUpdate) publishedRowsAbove(r *result.Report, workload *scenario.Workload, subjects []subjectRuns, i int) (rows []articleRow) {
 	for t := range r.Scenario.References {
 		reference := &r.Scenario.References[t]
@@ -162,7 +168,8 @@ func (a *articleUpdate) publishedRowsAbove(r *result.Report, workload *scenario.
 	return rows
 }
 
-// formatMarks lists the problems of the row's runs and the required claims that they did not meet.
+// formatMarks lists the problems of the row's runs with their frequencies. If the runs did not meet some of the
+// required claims, it adds the number of these claims.
 func (row *articleRow) formatMarks() string {
 	marks, _ := row.formatProblemsWithWorstTone()
 	if row.report == nil {
@@ -180,7 +187,8 @@ func (row *articleRow) formatMarks() string {
 	return marks
 }
 
-// connections returns the number of connections of the row's runs, or the published number.
+// connections returns the number of connections of the row's runs. If the row shows a published result, connections
+// returns the published number.
 func (row *articleRow) connections() int {
 	if row.published != nil {
 		return row.published.Count
@@ -192,8 +200,8 @@ func (row *articleRow) connections() int {
 	return n
 }
 
-// figureCell returns a figure of the row as text and as a number. The number is 0 if the figure is missing, a ratio, or
-// the number of connections. A published figure keeps its published text and unit.
+// figureCell returns a figure of the row as text and as a number. A published figure keeps its published text and unit.
+// The number is 0 if the figure is missing, if the text is a ratio, or if the figure is connectionsColumn.
 func (row *articleRow) figureCell(figure string) (text string, valueOrZero float64, err error) {
 	f, ok := probe.FindFigure(figure)
 	switch {
@@ -265,7 +273,8 @@ func (a *articleUpdate) addBarPanel(rows []articleRow, figure, title string) err
 	return a.addPanel(panel)
 }
 
-// addLinePanel adds a panel with a line for each label: the figure over the number of connections.
+// addLinePanel adds a panel with a line chart. There is one line for each label of the rows. It shows the figure over
+// the number of connections.
 func (a *articleUpdate) addLinePanel(rows []articleRow, figure, title string) error {
 	panel := LinePanel{Title: title}
 	for _, row := range rows {

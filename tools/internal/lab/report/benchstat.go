@@ -13,8 +13,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// WriteBenchstat writes the valid runs of a set in the format that the tool benchstat reads. Each run is one line, with
-// all figures of which higher or lower values are better.
+// WriteBenchstat writes the valid runs of a set in the format that the tool benchstat reads. Each run is one line. The
+// line contains all figures of the run, except those of which neither higher nor lower values are better.
 func WriteBenchstat(w io.Writer, s *result.Set) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "goos: %s\ngoarch: %s\n", s.Machine.OS, s.Machine.Arch)
@@ -43,7 +43,8 @@ func WriteBenchstat(w io.Writer, s *result.Set) error {
 	return err
 }
 
-// benchmarkLineValues returns a run's figures as values and units of a benchmark line, or "" without figures.
+// benchmarkLineValues returns the values and units of a benchmark line for a run. If the run is invalid or has no
+// figures for benchstat, it returns "".
 func benchmarkLineValues(run *result.Run) string {
 	if !run.IsValid() {
 		return ""
@@ -57,8 +58,9 @@ func benchmarkLineValues(run *result.Run) string {
 	return b.String()
 }
 
-// figureNameAsBenchstatUnit returns the name of a figure, followed by "-sec" for seconds and "-B" for bytes. benchstat
-// shows one table per unit, so each figure needs its own unit.
+// figureNameAsBenchstatUnit returns a name that benchstat accepts as a unit. The name must be unique for each figure,
+// because benchstat shows one table per unit. It is the name of the figure, followed by "-sec" if values are in
+// seconds, and by "-B" if values are in bytes.
 func figureNameAsBenchstatUnit(f probe.Figure) string {
 	switch f.Unit {
 	case page.Seconds:

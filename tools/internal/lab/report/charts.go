@@ -49,7 +49,8 @@ func buildSizeAndLatencyCharts(r *result.Report) []page.Part {
 	return parts
 }
 
-// roundToFourDigitsUnlessWhole rounds a value to four significant digits. It keeps whole numbers up to a million.
+// roundToFourDigitsUnlessWhole rounds a value to four significant digits. It returns whole numbers up to a million
+// unchanged.
 func roundToFourDigitsUnlessWhole(v float64) float64 {
 	if v == math.Trunc(v) && math.Abs(v) <= 1e6 {
 		return v
@@ -64,8 +65,9 @@ func roundToFourDigitsUnlessWhole(v float64) float64 {
 // sizeSuffix matches the size at the end of a workload's name, such as "-1000" in "echo-1000" or "-10x" in "cpu-10x".
 var sizeSuffix = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`-(unloaded|[0-9]+[a-zA-Z]?)$`) })
 
-// familiesDifferingInSize groups workloads whose names differ only in their size. It returns the names of the groups
-// with at least two workloads, and a map of all groups.
+// familiesDifferingInSize groups workloads into families. The workloads of a family have names that differ only in
+// their size. The map all contains all families, including families with a single workload. names contains the names of
+// the families with two or more workloads.
 func familiesDifferingInSize(r *result.Report) (names []string, all map[string][]scenario.Workload) {
 	all = make(map[string][]scenario.Workload)
 	for _, w := range r.Scenario.Workloads {
@@ -117,7 +119,8 @@ func buildFigureBySizeCharts(r *result.Report, familyName string, family []scena
 	return parts
 }
 
-// publishedSeries returns a curve of a published figure. It uses only rows with the design of the first row.
+// publishedSeries returns a curve of a published figure. The rows of a published table can describe several designs.
+// The curve shows only the rows with the same design as the first row.
 func publishedSeries(p *scenario.ReferenceTable, figure string, family []scenario.Workload) page.Series {
 	s := page.Series{Name: "published", Points: true}
 	i := slices.IndexFunc(p.Columns, func(c scenario.Column) bool { return c.Figure == figure && c.Relative == "" })

@@ -9,7 +9,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// SetVerdicts sets the verdicts of all reports in s: on comparisons with published results, and on claims.
+// SetVerdicts sets the verdicts of all reports in s. There are verdicts on comparisons with published results and
+// verdicts on claims.
 func SetVerdicts(s *result.Set) {
 	for _, r := range s.Reports {
 		r.Verdicts = nil
@@ -22,7 +23,8 @@ func SetVerdicts(s *result.Set) {
 	}
 }
 
-// verdictsOfClaim returns a verdict for each pair of subject and workload to which the claim applies.
+// verdictsOfClaim returns a verdict for each pair of subject and workload to which the claim applies. If
+// failStrictClaims is set, claims that are required only in strict mode are required.
 func verdictsOfClaim(r *result.Report, c scenario.Claim, failStrictClaims bool) (all []result.Verdict) {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {

@@ -20,7 +20,8 @@ import (
 
 const maxRemarks = 60
 
-// maxNamedClaims limits the unmet claims named in a report's first sentence. Further claims are only counted.
+// maxNamedClaims is the maximum number of unmet claims that the first sentence of a report lists by name. If there are
+// more, the sentence states only the number of the others.
 const maxNamedClaims = 8
 
 func WriteJSONAndHTMLFiles(dir string, s *result.Set) error {

@@ -15,8 +15,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// comparison compares one of our subjects with a design, our reimplementation of a published server, by one figure.
-// Both were measured in the same rounds.
+// comparison is the result of comparing one of our subjects with a design by one figure. A design is our own
+// reimplementation of a published server. Our subject and the design were measured in the same rounds.
 type comparison struct {
 	figure  probe.Figure
 	outcome string
@@ -31,8 +31,9 @@ type comparison struct {
 // oneRoundMargin is the assumed margin (±) of a ratio from only one round.
 const oneRoundMargin = 0.1
 
-// compareByRatiosPerRound compares one of our subjects with a design by the ratio of their figures in each round, and
-// appends connsNote to the text. Without a ratio, the outcome is NotMeasured, and the text states why.
+// compareByRatiosPerRound compares one of our subjects with a design by one figure. It computes the ratio of their
+// values in each round, and decides by the median of the ratios. If a comparison is not possible, the outcome is
+// NotMeasured, and the text of the result states the reason. connsNote is added to the text.
 func compareByRatiosPerRound(rowName string, f probe.Figure, ours, design subjectRuns, connsNote string) comparison {
 	var ratios []float64
 	alone := 0 // number of rounds in which only the design did no work
@@ -90,8 +91,9 @@ func compareByRatiosPerRound(rowName string, f probe.Figure, ours, design subjec
 	return s
 }
 
-// appendCaveatsAndMarkUncertain appends the number of rounds and both subjects' caveats to the comparison's text. The
-// outcome becomes result.Uncertain if at least half of one subject's runs broke one of probe.UncertainRules.
+// appendCaveatsAndMarkUncertain appends the number of rounds and the caveats of both subjects to the text of the
+// comparison. If at least half of the runs of one subject broke one of probe.UncertainRules, it changes the outcome to
+// result.Uncertain.
 func (s *comparison) appendCaveatsAndMarkUncertain(ours, design subjectRuns, ratioCount, rounds, roundsDesignDidNothing int) {
 	switch {
 	case ratioCount == 1:
@@ -119,8 +121,8 @@ func meansNothingWasDone(f probe.Figure, v float64) bool {
 	return stats.IsNeverLatency(v) || f.Better == probe.Higher && v == 0
 }
 
-// watchdogKillNoteUnlessPeakMemory returns a note if the memory watchdog killed a run of the design, and otherwise "".
-// It also returns "" if f is the peak memory, because even a killed run has this figure.
+// watchdogKillNoteUnlessPeakMemory returns a note if the memory watchdog killed a run of the design. If no run was
+// killed, it returns "". If f is the peak memory, it also returns "", because a killed run has a peak memory, too.
 func watchdogKillNoteUnlessPeakMemory(f probe.Figure, design subjectRuns) (noteOrEmpty string) {
 	ended := design.firstWatchdogKill()
 	if ended == nil || f.Name == "peak-memory" {
@@ -157,8 +159,8 @@ var toneByOutcome = map[string]page.Tone{
 	result.Met: page.Good, result.NotMet: page.Bad,
 }
 
-// worstComparisonOutcome returns the worst outcome of all comparisons. Comparisons with a design that the memory
-// watchdog killed count only if there are no others.
+// worstComparisonOutcome returns the worst outcome of the comparisons. It ignores comparisons whose design was killed
+// by the memory watchdog, unless this applies to all comparisons.
 func worstComparisonOutcome(all []comparison) string {
 	if fair := slices.DeleteFunc(slices.Clone(all), func(s comparison) bool { return s.designKilled }); len(fair) > 0 {
 		all = fair
@@ -213,7 +215,8 @@ func newPublishedComparisonTable(r *result.Report, p *scenario.ReferenceTable) *
 	return c
 }
 
-// addLinesAndComparisons adds a published row, a row for the published design, and one for each of our subjects.
+// addLinesAndComparisons adds several rows to the table: the published row, a row for our reimplementation of the
+// published design, and a row for each of our subjects.
 func (c *publishedComparisonTable) addLinesAndComparisons(p *scenario.ReferenceRow) {
 	c.addPublishedLine(p)
 	w, rows := c.report.Scenario.FindWorkload(p.Workload), groupRunsBySubject(c.report, p.Workload)
@@ -248,8 +251,9 @@ func (c *publishedComparisonTable) addLinesAndComparisons(p *scenario.ReferenceR
 	}
 }
 
-// addPublishedLine adds a published row. It marks the row if the published requests in flight differ from the
-// connections by more than 10 %, which shows that some connections had no load.
+// addPublishedLine adds a published row. If the row states how many requests were in flight, this number should equal
+// the number of connections. If the numbers differ by more than 10 %, addPublishedLine marks the row, because some of
+// the connections had no load.
 func (c *publishedComparisonTable) addPublishedLine(p *scenario.ReferenceRow) {
 	line := []string{"published: " + p.Name}
 	if c.reference.Count != "" {
@@ -304,9 +308,10 @@ func formatCountOrNoFigure(n int) string {
 	return format.Count(n)
 }
 
-// formatMeasuredFigureOrRatio formats a subject's figure for a column of a published table. In a relative column, it
-// formats the ratio to the figure of the column's base subject. If the memory watchdog killed the base subject, it
-// formats the ratio and the figure.
+// formatMeasuredFigureOrRatio formats a subject's figure for a column of a published table. If c.Relative names a base
+// subject, it formats the ratio of the subject's figure to the figure of the base subject. If the memory watchdog
+// killed the base subject, it formats both the ratio and the subject's figure. If there is no ratio, it formats the
+// subject's figure.
 func formatMeasuredFigureOrRatio(c scenario.Column, allSubjects []subjectRuns, subject subjectRuns) string {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {
@@ -335,7 +340,8 @@ func formatMeasuredFigureOrRatio(c scenario.Column, allSubjects []subjectRuns, s
 	return f.Format(v)
 }
 
-// compareWithDesignByRowFigures compares our subject with the row's design, if any, by each figure of the row.
+// compareWithDesignByRowFigures compares one of our subjects with the design of a published row. There is one
+// comparison for each figure in p.About. If the row has no design, there are none.
 func (c *publishedComparisonTable) compareWithDesignByRowFigures(p *scenario.ReferenceRow, w scenario.Workload, ours, design subjectRuns) (all []comparison) {
 	if p.Design == "" {
 		return nil

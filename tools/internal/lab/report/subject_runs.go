@@ -37,7 +37,7 @@ func groupRunsBySubject(r *result.Report, workload string) (rows []subjectRuns) 
 	return rows
 }
 
-// findSubjectRuns returns the runs of a subject, or no runs if the subject is not among the rows.
+// findSubjectRuns returns the runs of a subject. If the subject is not among the rows, the result contains no runs.
 func findSubjectRuns(rows []subjectRuns, subject string) (withoutRunsIfMissing subjectRuns) {
 	i := slices.IndexFunc(rows, func(w subjectRuns) bool { return w.subject == subject })
 	if i < 0 {
@@ -89,7 +89,8 @@ func (w subjectRuns) ratiosPerRoundTo(base subjectRuns, figure string) []float64
 	return stats.RatiosOfSameRounds(w.valuesByRound(figure), base.valuesByRound(figure))
 }
 
-// bestSubjectByFigure returns the runs of the subject with the best median, except excluded ones, or no runs.
+// bestSubjectByFigure returns the runs of the subject with the best median of a figure. It ignores the excluded
+// subjects. If none of the other subjects has the figure, it returns a subjectRuns without runs.
 func bestSubjectByFigure(rows []subjectRuns, f probe.Figure, excluded ...string) (found subjectRuns) {
 	var most float64
 	for _, w := range rows {
@@ -177,7 +178,8 @@ func problemsOfRun(run *result.Run) (all []runProblem) {
 	return all
 }
 
-// formatProblemsWithWorstTone lists the runs' problems with their frequencies, and returns the worst one's tone.
+// formatProblemsWithWorstTone lists the problems of the runs, and how many runs have each problem. tone is the tone of
+// the worst problem.
 func (w subjectRuns) formatProblemsWithWorstTone() (text string, tone page.Tone) {
 	counts := make(map[string]int)
 	for _, run := range w.runs {
@@ -191,8 +193,8 @@ func (w subjectRuns) formatProblemsWithWorstTone() (text string, tone page.Tone)
 	return formatWordFrequencies(counts, len(w.runs)), tone
 }
 
-// describeRuleBreaks states how many valid runs broke one of probe.UncertainRules. It returns "" if no run did.
-// atLeastHalf reports whether at least half of the valid runs broke a rule.
+// describeRuleBreaks states how many of the valid runs broke one of probe.UncertainRules. If no run did, text is "".
+// atLeastHalf reports whether at least half of the valid runs broke such a rule.
 func (w subjectRuns) describeRuleBreaks() (text string, atLeastHalf bool) {
 	runs, doubted, rules := 0, 0, []string(nil)
 	for _, run := range w.runs {

@@ -17,9 +17,9 @@ const (
 	minTickStep = 500 * time.Millisecond
 )
 
-// timeCharts lists the charts that show how a run's figures change over time. The fields server and load compute the
-// two curves: each returns a value at a tick, or NaN if unknown. If counter is set, the values are totals, and the
-// chart shows rates per second.
+// timeCharts lists the charts that show how figures change during a run. Each chart has up to two curves, and the
+// functions server and load compute their values. Each function returns the value at a tick, or NaN if the value is
+// unknown. If counter is set, the functions return totals, and the chart shows the change of these totals per second.
 var timeCharts = []struct {
 	title, axis string
 	unit        page.Unit
@@ -97,8 +97,8 @@ func buildTimelineSection(r *result.Report) page.Section {
 	return s
 }
 
-// newTickSeries returns a curve of values at ticks. If isCounter is set, the values are rates per second. The curve has
-// gaps where a value is unknown or a counter has decreased.
+// newTickSeries returns a curve with one point per tick. If isCounter is set, the values are totals, and the curve
+// shows their change per second. The curve has a gap where a value is unknown or a total has decreased.
 func newTickSeries(ticks []result.Tick, value func(*result.Tick) float64, isCounter bool) (s page.Series) {
 	before := -1
 	for i := range ticks {

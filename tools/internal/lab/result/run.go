@@ -171,7 +171,8 @@ type Runtime struct {
 
 func (s *Sample) KernelMemory() int64 { return s.Slab + s.Tables }
 
-// OpenConns returns the server's number of connections or, if unknown, of sockets.
+// OpenConns returns the number of connections that the server has counted. If the server does not count them, OpenConns
+// returns the number of the server's sockets.
 func (s *Sample) OpenConns() int {
 	if s.Counts != nil {
 		return int(s.Counts.Open)
@@ -236,7 +237,8 @@ func (e *Killed) String() string {
 		e.After.Seconds(), warming, float64(e.RSS)/1e9, float64(e.Limit)/1e9)
 }
 
-// Capacity is the maximum rate at which this machine completes jobs of one shape. Shape is the name of a kind of job.
+// Capacity is the maximum rate at which this machine completes jobs of one kind. The field Shape contains the name of
+// this kind.
 type Capacity struct {
 	Shape string `json:"shape"`
 	// PerSecond is the maximum rate of jobs that ended within their deadline. Side names the contender that reached it.
@@ -250,8 +252,9 @@ type Capacity struct {
 	Tried []string `json:"tried"`
 }
 
-// Broadcaster describes the connection that requested a broadcast. Messages is the number of lines that it sent,
-// Heartbeats the number of heartbeats that it received. Error is set if the broadcast did not arrive on it.
+// Broadcaster describes the connection that requested a broadcast. Messages is the number of lines that this connection
+// sent. Heartbeats is the number of heartbeats that it received. If the connection did not receive the broadcast, Error
+// states the reason.
 type Broadcaster struct {
 	Messages   int64  `json:"messages"`
 	Heartbeats int64  `json:"heartbeats"`
@@ -259,7 +262,7 @@ type Broadcaster struct {
 }
 
 // Tick is one sample in a run's timeline. Ticks are usually at least one second apart. Counters are totals, not
-// differences between ticks. Unknown figures are 0.
+// differences between two ticks. An unknown figure is 0.
 type Tick struct {
 	At     time.Duration `json:"at"`
 	Server load.Usage    `json:"server"`

@@ -175,7 +175,8 @@ func (s *Set) TrimForRepository(origin Origin) {
 	}
 }
 
-// AddMissingRuns copies runs of an earlier set, unless s has runs of the same scenario, workload and subject.
+// AddMissingRuns copies runs of an earlier set into s. It does not copy a run if s already has runs of the same
+// scenario, workload and subject.
 func (s *Set) AddMissingRuns(earlier *Set) {
 	for _, old := range earlier.Reports {
 		i := slices.IndexFunc(s.Reports, func(r *Report) bool { return r.Scenario.Name == old.Scenario.Name })

@@ -41,8 +41,8 @@ func newAdminClient(addr string) (nilIfNoAddr *adminClient) {
 	return &adminClient{addr, &http.Client{Transport: &http.Transport{DialContext: dialWithoutTimeWait, DisableKeepAlives: true, DisableCompression: true}}}
 }
 
-// fetchAndParse requests a path and passes the response, up to maxAdminReplyBytes, to the function parse. It returns an
-// error if the status is not 200.
+// fetchAndParse sends a request for a path, and calls parse to read the response. parse can read up to
+// maxAdminReplyBytes. fetchAndParse returns an error if the response does not have the status 200.
 func (a *adminClient) fetchAndParse(ctx context.Context, path string, parse func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
@@ -98,8 +98,9 @@ func (a *adminClient) pollCountersUntilOrTimeout(ctx context.Context, timeout ti
 	}
 }
 
-// readMetrics returns the sum of the values of each metric, by name. For metrics with the label cause or le, there is
-// also a key for each value of the label, such as closed{peer}.
+// readMetrics reads the server's metrics. The result maps the name of each metric to the sum of the metric's values. If
+// a metric has the label cause or le, the result also has an entry for each value of this label. The key of such an
+// entry is, for example, closed{peer}.
 func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float64, err error) {
 	values = make(map[string]float64)
 	err = a.fetchAndParse(ctx, "/metrics", func(in io.Reader) error {
@@ -141,7 +142,9 @@ func (a *adminClient) readRuntimeTotals(ctx context.Context) (nilOnError *result
 	return r
 }
 
-// readRuntimeUsageInto reads figures of the server's Go runtime, summed over processes. On failure, usage stays as is.
+// readRuntimeUsageInto sets the fields of usage that describe the server's Go runtime. If the server has several
+// processes, the figures are sums over these processes, and the memory figures are not set. If the metrics cannot be
+// read, usage does not change.
 func (a *adminClient) readRuntimeUsageInto(ctx context.Context, multiProcess bool, usage *load.Usage) {
 	v, err := a.readMetrics(ctx)
 	if err != nil {

@@ -41,8 +41,8 @@ var attackers = []attacker{
 	{"long lines", 20, func(t netip.AddrPort, n int) *faults.Swarm { return faults.LongLines(t, n, 'x', 200*time.Millisecond) }},
 }
 
-// stormAttackers returns a slice with one attacker, which opens and resets connections as fast as it can. If storm is
-// StormHello, it also sends a TLS ClientHello on each connection.
+// stormAttackers returns the attacker that replaces all others during a storm. This attacker opens and resets
+// connections as fast as it can. If storm is StormHello, it also sends a TLS ClientHello on each connection.
 func stormAttackers(storm string) []attacker {
 	var first []byte
 	if storm == scenario.StormHello {
@@ -224,8 +224,8 @@ func (a *attackRun) formatNewCloseReasons(ctx context.Context) string {
 	return strings.Join(words, ", ")
 }
 
-// awaitClosesCheckAndStopServer waits up to attackTimeout until the attackers' connections are closed, checks the
-// honest clients and the server, and stops the server. It returns all problems as one error.
+// awaitClosesCheckAndStopServer waits up to attackTimeout until the attackers' connections are closed. It then checks
+// the honest clients and the server, and stops the server. If there are problems, it returns all of them as one error.
 func (a *attackRun) awaitClosesCheckAndStopServer(ctx context.Context) error {
 	var problems []string
 	addProblem := func(text string, args ...any) { problems = append(problems, fmt.Sprintf(text, args...)) }

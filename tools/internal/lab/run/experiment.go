@@ -26,16 +26,18 @@ type Options struct {
 	scenario.Options
 	// Dir is the directory for the report. If it exists, it must be empty. If Dir is "", no report is written.
 	Dir string
-	// Evaluate computes the verdicts after the runs. Then Write writes the reports to Dir. Both may be nil.
+	// Evaluate, if not nil, is called after the last run and computes the verdicts. Write, if not nil, is called after
+	// Evaluate and writes the reports to Dir. Write is not called if Dir is "".
 	Write    func(dir string, s *result.Set) error
 	Evaluate func(s *result.Set)
-	// Strict makes claims required that are otherwise optional.
+	// Strict makes those claims required that are required only in strict mode (scenario.IfStrict).
 	Strict bool
 	// Repeat is the maximum number of times that a run is repeated because other programs disturbed it. The least
 	// disturbed attempt counts. The default is 0.
 	Repeat int
-	// Progress receives the report's directory and the progress. On a terminal, each line replaces the previous line.
-	// Elsewhere, Progress receives one line per workload. Nil disables progress.
+	// Progress receives the directory of the report, and lines that describe the progress. On a terminal, one line
+	// describes the current run, and each update overwrites this line. If Progress is not a terminal, it receives a
+	// line when a workload begins, and a line for each important step. Nil disables the output.
 	Progress io.Writer
 	// Self is the path of an executable with the subcommands load and hold. Self also replaces "{self}" in commands.
 	// The default "" means the executable of this process.
@@ -157,7 +159,8 @@ func (s *experiment) runEvaluateAndWriteReports(ctx context.Context) (_ *result.
 	return s.set, err
 }
 
-// createRunResources creates the launcher, the files and the certificate. Call release, also after an error.
+// createRunResources creates the launcher, the files and the certificate that all runs use. The caller must call
+// release after the last run. If createRunResources returns an error, the caller must call release, too.
 func (s *experiment) createRunResources() (release func() error, err error) {
 	s.launcher = newLauncher()
 	tmp := ""

@@ -185,8 +185,8 @@ func (h *heldConnsRun) beginVerifyAgainPhase(ctx context.Context) error {
 	return nil
 }
 
-// recordPhaseAndBegin takes a sample, records the current phase, and begins nextPhase. setFigures, if not nil, sets
-// further figures of the recorded phase.
+// recordPhaseAndBegin takes a sample and records the current phase. If setFigures is not nil, it is called to set
+// further figures of this phase. Then nextPhase becomes the current phase.
 func (h *heldConnsRun) recordPhaseAndBegin(ctx context.Context, nextPhase string, setFigures func(*result.Phase)) error {
 	p := result.Phase{Name: h.currentPhase, Took: max(time.Since(h.phaseStart), 0)}
 	if h.currentPhase == probe.Alone {
@@ -285,8 +285,9 @@ func dialAndRequestBroadcast(ctx context.Context, addr, appName string) (net.Con
 	return talk, nil
 }
 
-// awaitBroadcastOutcomeAndClose waits for the broadcast on the connection that requested it, and closes the connection.
-// It gives up when nothing has arrived for the time limit. In the result, Error is "" if the broadcast arrived.
+// awaitBroadcastOutcomeAndClose reads from the connection that requested the broadcast until the broadcast arrives, and
+// then closes the connection. If the connection receives nothing for the duration of timeout,
+// awaitBroadcastOutcomeAndClose stops waiting. If the broadcast has arrived, the field Error of the result is "".
 func awaitBroadcastOutcomeAndClose(conn net.Conn, timeout time.Duration) *result.Broadcaster {
 	defer conn.Close()
 	seen := &result.Broadcaster{Messages: 1, Error: "it did not come"}

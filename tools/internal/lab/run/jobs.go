@@ -93,9 +93,10 @@ func (j *jobsRun) buildContenderCommand(s scenario.Subject, window time.Duration
 	return command
 }
 
-// runContenderWithMemoryAndTimeLimits runs a contender's process and stores the outcome in rec.Jobs. A process that
-// exceeds a limit is ended, and its last reported counts become the result. Without such counts, exceeding the time
-// limit is an error.
+// runContenderWithMemoryAndTimeLimits runs the process of a contender and stores the outcome in rec.Jobs. If the
+// process exceeds its memory limit or its time limit, it is ended, and the last counts that it reported become the
+// result. If a process exceeds the time limit before it reports any counts, runContenderWithMemoryAndTimeLimits returns
+// an error.
 func (j *jobsRun) runContenderWithMemoryAndTimeLimits(ctx context.Context, rec *result.Run, s scenario.Subject, o jobSettings) error {
 	run, warmUp := rec.Jobs, j.phase.WarmUp.Std()
 	run.Deadline = j.phase.Deadline.Std()
@@ -208,9 +209,10 @@ func (j *jobsRun) measureMachineCapacity(ctx context.Context) *result.Capacity {
 	return c
 }
 
-// measureGoodputAndUpdateBest measures a contender's goodput (jobs per second that end within their deadline) in a
-// closed loop with 2*workers jobs. fixedWorkers is 0 for a contender that adapts its workers. The outcome is added to
-// bestSoFar.Tried, and a higher goodput replaces the best one.
+// measureGoodputAndUpdateBest measures the goodput of a contender: the number of jobs per second that end within their
+// deadline. During the measurement, 2*workers jobs are always in the pool. If the contender adapts its number of
+// workers, fixedWorkers is 0. The outcome is appended to bestSoFar.Tried. If the goodput is the highest so far, it is
+// stored in bestSoFar.
 func (j *jobsRun) measureGoodputAndUpdateBest(ctx context.Context, bestSoFar *result.Capacity, s scenario.Subject, fixedWorkers, workers int) (perSecond float64) {
 	if ctx.Err() != nil {
 		return 0

@@ -27,8 +27,9 @@ const (
 	memoryGuardInterval    = 100 * time.Millisecond
 )
 
-// availableMemory contains the free and the total memory in bytes. If a cgroup limit leaves less than the machine has
-// free, limitedBy is the name of this limit. Otherwise, limitedBy is "".
+// availableMemory contains the free memory and the total memory, in bytes. The free memory is what the machine has
+// free, or less if a cgroup has a limit. If such a limit determines the free memory, limitedBy is the name of the
+// limit. Otherwise, limitedBy is "".
 type availableMemory struct {
 	free, total int64
 	limitedBy   string
@@ -65,8 +66,8 @@ func readAvailableMemory() (availableMemory, error) {
 	return r, nil
 }
 
-// cancelWhenMemoryLow returns a context that is canceled when less than half of bytesToKeepFree is free. The caller
-// must call the returned function.
+// cancelWhenMemoryLow returns a context that is canceled when the machine is short of memory: when less than half of
+// the reserve, bytesToKeepFree, is free. The caller must call the returned function to stop the checks.
 func cancelWhenMemoryLow(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wait sync.WaitGroup

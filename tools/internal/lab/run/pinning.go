@@ -9,8 +9,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// splitAllowedCPUs divides the CPUs that this process may use between the server and the load generator. If that is
-// impossible, Why states the reason.
+// splitAllowedCPUs divides the CPUs that this process may use into a part for the server and a part for the load
+// generator. If they cannot be divided, the field Why of the result states the reason.
 func splitAllowedCPUs() result.Pinning {
 	cpus, err := readAllowedCPUs()
 	if err != nil {

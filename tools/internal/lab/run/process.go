@@ -34,8 +34,9 @@ const (
 	pollInterval = 20 * time.Millisecond
 )
 
-// launcher starts processes, each in its own process group and pinned to its CPUs. It uses a single OS thread, because
-// Linux kills a child when the thread that started it ends (Pdeathsig).
+// launcher starts processes on given CPUs. Each process gets its own process group. The launcher starts all processes
+// from one OS thread that lives as long as the launcher. This is necessary because the processes use Pdeathsig: Linux
+// kills a process when the thread that started it ends.
 type launcher struct {
 	starts      chan func()
 	done        chan struct{}
@@ -58,7 +59,7 @@ func newLauncher() *launcher {
 	return l
 }
 
-// close ends the launcher's thread. All started processes must have ended.
+// close ends the launcher's thread. Before the call, all started processes must have ended.
 func (l *launcher) close() {
 	close(l.starts)
 	<-l.done
@@ -93,7 +94,7 @@ type command struct {
 	killDelay time.Duration // time between SIGTERM and SIGKILL
 }
 
-// process is a child process, which receives SIGTERM when its context ends.
+// process is a child process. When the context of a process ends, the process receives SIGTERM.
 type process struct {
 	cmd  *exec.Cmd
 	stop context.CancelFunc
@@ -102,8 +103,10 @@ type process struct {
 	err  error         // exit error of the process; valid after done is closed
 }
 
-// startPinnedProcess starts a program on its CPUs. Its standard output goes to the writer stdout, which is closed at
-// the end, or to p.tail if this writer is nil. The caller must call terminateAndWait or wait for the channel done.
+// startPinnedProcess starts a program on the CPUs in c.cpus. If stdout is not nil, the program's standard output goes
+// to stdout, and stdout is closed after the program has ended. If stdout is nil, the end of the output is stored in the
+// field tail of the process. After a successful start, the caller must call terminateAndWait, or wait until the channel
+// done of the process is closed.
 func (l *launcher) startPinnedProcess(ctx context.Context, c command, stdout io.WriteCloser) (*process, error) {
 	ctx, stop := context.WithCancel(ctx)
 	p := &process{cmd: exec.CommandContext(ctx, c.args[0], c.args[1:]...), stop: stop, done: make(chan struct{})}
@@ -148,7 +151,8 @@ func (p *process) terminateAndWait() {
 	<-p.done
 }
 
-// newUnexpectedExitError describes a process that ended by itself. The caller must first wait for the channel done.
+// newUnexpectedExitError returns an error for a process that ended although it was not told to end. The error describes
+// how the process ended. The caller must first wait until the channel done is closed.
 func (p *process) newUnexpectedExitError(processName string) error {
 	status := "exit status 0"
 	switch {
@@ -167,9 +171,13 @@ func (p *process) lastOutputWithColonPrefix() (suffixOrEmpty string) {
 	return ""
 }
 
-// runAndReadLines runs a program, calls onLine for each line of its standard output, and waits for its end. If ctx ends
-// or onLine fails, it terminates the program and returns the error. The program's own exit error is only in
-// process.err. The process is nil if the program did not start. onStart may be nil.
+// runAndReadLines runs a program, and calls onLine for each line of the program's standard output. It returns when the
+// program has ended. If ctx ends or onLine returns an error, runAndReadLines terminates the program and returns the
+// cause or the error.
+//
+// If the program itself fails, for example with a non-zero exit status, runAndReadLines does not return an error. The
+// field err of the returned process contains this error. If the program cannot be started, the returned process is nil.
+// If onStart is not nil, it is called after the start.
 func (l *launcher) runAndReadLines(ctx context.Context, c command, onStart func(*process), onLine func(line []byte) error) (*process, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -243,8 +251,8 @@ type serverProcess struct {
 
 func (s *serverProcess) port() uint16 { return netip.MustParseAddrPort(s.addr).Port() }
 
-// contextUntilServerExits returns a context that is canceled when the server exits. The cause describes the exit. The
-// caller must call the returned function.
+// contextUntilServerExits returns a context that is canceled when the server exits. The cause of the context then
+// describes the exit. The caller must call the returned function to release resources.
 func (s *serverProcess) contextUntilServerExits(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wait sync.WaitGroup
@@ -261,7 +269,8 @@ func (s *serverProcess) contextUntilServerExits(ctx context.Context) (context.Co
 	}
 }
 
-// waitUntilAppAnswers connects until the server answers, at most for readyTimeout, and returns that connection.
+// waitUntilAppAnswers connects to the server repeatedly, for up to readyTimeout, until the server answers as the app
+// requires. It returns the connection on which the server has answered.
 func (s *serverProcess) waitUntilAppAnswers(ctx context.Context, appName string, trust *tls.Config) (net.Conn, error) {
 	bound, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()

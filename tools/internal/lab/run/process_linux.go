@@ -10,7 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// startOnCPUsAndPinThread starts a process on the CPUs. The goroutine must be locked to its thread, which is pinned.
+// startOnCPUsAndPinThread pins the current thread to the given CPUs and starts a process, which inherits these CPUs.
+// The calling goroutine must be locked to its thread. The thread remains pinned.
 func startOnCPUsAndPinThread(cmd *exec.Cmd, cpus []int) error {
 	if len(cpus) > 0 {
 		var set unix.CPUSet

@@ -36,7 +36,8 @@ func newProgressPrinter(w io.Writer, steps []scenario.Step) *progressPrinter {
 	return p
 }
 
-// setCurrentStepAndPrint sets the current step. It prints on a terminal, or if a new workload begins.
+// setCurrentStepAndPrint sets the current step and prints it. If the output is not a terminal, it prints only the first
+// step of each workload.
 func (p *progressPrinter) setCurrentStepAndPrint(stepIndex int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,7 +78,8 @@ func estimateTotalDuration(steps []scenario.Step) (sum time.Duration) {
 	return sum
 }
 
-// printFinalOrProgressLine prints a line. On a terminal, the next line replaces it; elsewhere, only final lines appear.
+// printFinalOrProgressLine prints a line. If isFinal is set, the line remains. Otherwise, it is a progress line: on a
+// terminal, the next line overwrites it, and other outputs do not get it.
 func (p *progressPrinter) printFinalOrProgressLine(isFinal bool, line string) {
 	if p.w == nil {
 		return

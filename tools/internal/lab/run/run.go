@@ -40,8 +40,9 @@ type runner struct {
 
 const touched = probe.Touched
 
-// runStepIfItFits executes one run. If the machine cannot hold all connections, it skips the run. A run with a
-// Broadcast phase is skipped only if no connection fits; otherwise it gets as many as fit.
+// runStepIfItFits executes one run. If the machine cannot hold all connections of the run, it skips the run. A run with
+// a Broadcast phase is an exception: this run is executed with as many connections as the machine can hold, and is
+// skipped only if the machine can hold none.
 func (r *runner) runStepIfItFits(ctx context.Context, s scenario.Step, all *scenario.Scenario, earlierRunsForCapacity []result.Run) result.Run {
 	w := &s.Workload
 	rec := result.Run{
@@ -279,8 +280,9 @@ func (m *serverMeasurement) runStageAndSample(ctx context.Context, s scenario.St
 	return err
 }
 
-// sampleSettledMemoryDuringHold samples memory when all connections are accepted and memory is stable. After half of
-// the hold, it samples in any case. It adds a caveat if the sample is complete only after the end of the hold.
+// sampleSettledMemoryDuringHold takes a sample when all connections are accepted and the memory is stable. If this does
+// not happen in the first half of the hold, it takes the sample anyway when this half is over. It adds a caveat if the
+// sample is finished only after the end of the hold.
 func (m *serverMeasurement) sampleSettledMemoryDuringHold(ctx context.Context, checkpoint string, hold scenario.Phase) error {
 	began := time.Now()
 	// If there are too few connections, a probe adds a caveat.
@@ -374,7 +376,8 @@ func (m *serverMeasurement) loadConfigForStage(s scenario.Stage) load.Config {
 	return c
 }
 
-// withHoldChecksHeartbeatsAndBroadcast returns c with two verifications, heartbeats and a broadcast.
+// withHoldChecksHeartbeatsAndBroadcast returns c with the settings for a run with long-open connections. The load
+// generator then verifies all connections twice, expects a broadcast, and answers heartbeats.
 func withHoldChecksHeartbeatsAndBroadcast(c load.Config, s scenario.Stage) load.Config {
 	c.Hold, c.Check = true, s.Phases[0].InFlight
 	c.Broadcast = announcement + "\n"
@@ -389,8 +392,8 @@ func withHoldChecksHeartbeatsAndBroadcast(c load.Config, s scenario.Stage) load.
 	return c
 }
 
-// runLoadGenerator runs the load generator and passes each event to onEvent, which may be nil. If the load generator
-// fails and its result states the reason, runLoadGenerator returns the result without an error.
+// runLoadGenerator runs the load generator. If onEvent is not nil, it is called for each event. If the load generator
+// fails and its result states the reason, runLoadGenerator returns the result and no error.
 func (m *serverMeasurement) runLoadGenerator(ctx context.Context, c load.Config, onEvent func(load.Event) error) (seen *load.Result, err error) {
 	config, err := json.Marshal(c)
 	if err != nil {
@@ -428,8 +431,9 @@ func (m *serverMeasurement) runLoadGenerator(ctx context.Context, c load.Config,
 	return seen, nil
 }
 
-// findLimitPreventingRun returns the limit of the machine or the subject that a run would exceed, or "". fittingConns
-// is the number of connections within that limit, or 0 if unknown.
+// findLimitPreventingRun checks whether a run would exceed a limit of the machine or of the subject. reason describes
+// the limit, or is "" if the run exceeds none. fittingConns is the number of connections that would not exceed the
+// limit, or 0 if this number is unknown.
 func findLimitPreventingRun(s scenario.Step) (reason string, fittingConns int) {
 	w := s.Workload
 	if most := s.Subject.MaxConns; w.Whole && most > 0 && w.Connections > most {

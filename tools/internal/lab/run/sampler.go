@@ -17,7 +17,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Parts of samples at the start and end of a window, of memory, and in runs with long-open connections.
+// windowParts, memoryParts and heldParts are the parts of a sample to take: windowParts at the start and the end of the
+// measured window, memoryParts when memory is measured, and heldParts in runs with long-open connections.
 const (
 	windowParts = sample.CPU | sample.MachineCPU
 	memoryParts = sample.CPU | sample.Memory | sample.PSS | sample.MachineMemory
@@ -83,7 +84,8 @@ func (m *serverMeasurement) sampleServerGeneratorAndMachine(checkpoint string, p
 	return s, nil
 }
 
-// generatorUsage returns the generator's usage: only processor time if it has exited, and zero if unknown.
+// generatorUsage returns the resource usage of the load generator. If the load generator has exited, the result
+// contains only its processor time. If the usage is unknown, the result is zero.
 func (m *serverMeasurement) generatorUsage(pids []int, parts sample.Parts) load.Usage {
 	if m.generator == nil {
 		return load.Usage{}
@@ -111,8 +113,9 @@ func copyMachineFigures(s *result.Sample, m *sample.Machine) {
 	s.Sockets, s.TimeWait, s.Files = m.Open, m.TimeWait, m.Files
 }
 
-// addServerConnCount stores the server's number of connections in s, and with an admin address also figures of the Go
-// runtime. Call it after sampling memory, because counting takes kernel memory.
+// addServerConnCount stores the server's number of connections in s, or its number of sockets if the server has no
+// admin address. If the server has an admin address and only one process, it also stores figures of the Go runtime.
+// Memory must be sampled before this call, because counting takes kernel memory.
 func (m *serverMeasurement) addServerConnCount(ctx context.Context, s *result.Sample) error {
 	if m.admin == nil {
 		with, err := m.sampleServerGeneratorAndMachine(s.Checkpoint, sample.Sockets)
@@ -163,9 +166,10 @@ func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Conte
 	return nil
 }
 
-// sampleWhenConnsAndMemorySettle forces garbage collections. It takes a sample when memory is stable and
-// acceptOpenConns returns true for the number of the load generator's open connections, or after the timeout. accepted
-// is the last result of acceptOpenConns.
+// sampleWhenConnsAndMemorySettle waits for two conditions: the memory is stable, and acceptOpenConns returns true.
+// acceptOpenConns receives the number of connections that the load generator has open to the server.
+// sampleWhenConnsAndMemorySettle takes a sample when both conditions are met, or after the timeout. Before each check,
+// it forces garbage collections in the server. accepted is the last result of acceptOpenConns.
 func (m *serverMeasurement) sampleWhenConnsAndMemorySettle(ctx context.Context, checkpoint string, timeout time.Duration, acceptOpenConns func(open int) bool) (accepted bool, _ error) {
 	if !m.sampled {
 		return true, sleepContext(ctx, settleTime)
@@ -264,8 +268,9 @@ func SampleOwnMemory(checkpoint string) result.Sample {
 	return s
 }
 
-// startMeasuringForeignCPU starts to measure the CPU usage of other programs. The returned function returns the
-// averages since then, in CPUs, or 0 if unknown. foreign includes stolen, the usage by other virtual machines.
+// startMeasuringForeignCPU starts to measure how many CPUs other programs keep busy. The returned function ends the
+// measurement and returns the averages. foreign includes stolen, the CPU time that the host of a virtual machine took.
+// Both are 0 if they are unknown.
 func startMeasuringForeignCPU() func() (foreign, stolen float64) {
 	before, err := sample.TakeSample(windowParts, os.Getpid())
 	return func() (foreign, stolen float64) {

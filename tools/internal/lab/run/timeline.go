@@ -107,7 +107,8 @@ func (t *timelineRecorder) dropAlternateTicksAndDoubleInterval() {
 	t.interval *= 2
 }
 
-// switchGeneratorGroup sets the process group of the load generator. 0 means that no generator runs.
+// switchGeneratorGroup sets the process group of the load generator that the timeline records. groupOrZero is 0 if no
+// load generator runs.
 func (t *timelineRecorder) switchGeneratorGroup(groupOrZero int) {
 	if t == nil {
 		return

@@ -22,8 +22,8 @@ import (
 type Options struct {
 	// Rounds replaces the scenario's number of rounds. 0 keeps that number. The maximum is 1000.
 	Rounds int
-	// Duration replaces the duration of Flood, Publish, Jobs and Attack phases, and of Load phases without heartbeats.
-	// 0 keeps all durations.
+	// Duration replaces the duration of all Flood, Publish, Jobs and Attack phases. It also replaces the duration of
+	// Load phases, unless they have heartbeats. 0 keeps all durations.
 	Duration    time.Duration
 	Connections int
 	// Only selects runs by a pattern for their name "workload/subject". Nil selects all runs.
@@ -34,7 +34,9 @@ type Options struct {
 	Scale string
 }
 
-// ApplyForThisMachine returns a copy of the scenario with the options applied and one subject per I/O model.
+// ApplyForThisMachine returns a copy of the scenario with the options applied. The copy contains only subjects that can
+// run on this machine. If a subject lists several I/O models, the copy contains a separate subject for each of these
+// models.
 func (o Options) ApplyForThisMachine(s Scenario) (Scenario, error) {
 	switch {
 	case o.Connections < 0:
@@ -87,8 +89,8 @@ func (o Options) describeReductions() string {
 	return JoinAsEnglishList(words)
 }
 
-// WithPeersExecutable returns a copy of the scenario in which the path of an executable replaces "{peers}" in all
-// commands. The executable is the program built from the module tools/peers.
+// WithPeersExecutable returns a copy of the scenario for an executable that was built from the module tools/peers. In
+// the commands of the copy, the path of the executable replaces "{peers}".
 func (s Scenario) WithPeersExecutable(executable string) (Scenario, error) {
 	path, err := filepath.Abs(executable) // a relative path would be searched in PATH
 	if err == nil {
@@ -105,8 +107,7 @@ func (s Scenario) WithPeersExecutable(executable string) (Scenario, error) {
 	return s, nil
 }
 
-// SubjectsNeedingPeers returns the names of the subjects that need WithPeersExecutable. Without a call to
-// WithPeersExecutable, these subjects do not run.
+// SubjectsNeedingPeers returns the names of the subjects that cannot run without a call of WithPeersExecutable.
 func (s *Scenario) SubjectsNeedingPeers() (names []string) {
 	for _, x := range s.Subjects {
 		if x.commandHasPlaceholder(peersPlaceholder) {
@@ -148,9 +149,9 @@ func readDescriptorLimitAndAvailability() hostLimits {
 	return h
 }
 
-// selectRunnableSubjectsPerModel returns the scenario with only the subjects that can run on h. It adds a note for each
-// other subject. A subject with several I/O models becomes one subject per model. A subject with OneTable gets its
-// MaxConns from h.
+// selectRunnableSubjectsPerModel returns the scenario with only the subjects that can run on h. For each of the other
+// subjects, it adds a note. If a subject lists several I/O models, it is replaced by one subject per model. If OneTable
+// of a subject is set, its MaxConns is set to h.maxTableConns.
 func (s Scenario) selectRunnableSubjectsPerModel(h hostLimits) Scenario {
 	subjects := s.Subjects
 	s.Subjects = nil
@@ -242,7 +243,8 @@ func (s *Scenario) findScaleOrFull(name string) (Scale, error) {
 	return x, nil
 }
 
-// reduceScenario returns a copy of s with the scale applied. It drops workloads that equal an earlier one.
+// reduceScenario returns a copy of s with the scale applied. If the scale makes two different workloads the same, the
+// copy contains only the first of them.
 func (x Scale) reduceScenario(s Scenario) Scenario {
 	without := func(name string) bool { return slices.Contains(x.Without, name) }
 	s.Subjects = slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool { return without(x.Name) })
@@ -268,8 +270,8 @@ func (x Scale) reduceScenario(s Scenario) Scenario {
 	return s
 }
 
-// limitWorkload returns w with the limits of the scale applied. If it shortens a Hold phase, it shortens the heartbeat
-// interval in proportion.
+// limitWorkload returns w with the limits of the scale applied. If this shortens a Hold phase, it also shortens the
+// heartbeat interval of the phase in proportion.
 func (x Scale) limitWorkload(w Workload) Workload {
 	if x.Connections > 0 {
 		w.Connections = min(w.Connections, x.Connections)
@@ -300,7 +302,8 @@ func (x Scale) limitWorkload(w Workload) Workload {
 	return w
 }
 
-// noteAndMarkReductions adds notes on why s is smaller than original, and sets Workload.Reduced for smaller workloads.
+// noteAndMarkReductions compares s with the original scenario. It adds a note on each difference, with the reason. It
+// sets Workload.Reduced for each workload that has fewer connections or different times.
 func (s *Scenario) noteAndMarkReductions(original *Scenario, o Options) {
 	reason := o.describeReductions()
 	if s.Rounds != original.Rounds {
@@ -340,8 +343,8 @@ func (s *Scenario) noteAndMarkReductions(original *Scenario, o Options) {
 	}
 }
 
-// generatesSameLoadIgnoringHolds reports whether two workloads generate the same load. It ignores their names, and the
-// durations of Hold phases without heartbeats.
+// generatesSameLoadIgnoringHolds reports whether two workloads generate the same load. Their names may differ. The
+// durations of Hold phases may differ, too, if these phases have no heartbeats.
 func generatesSameLoadIgnoringHolds(a, b Workload) bool {
 	for _, w := range []*Workload{&a, &b} {
 		*w = w.WithDefaults()

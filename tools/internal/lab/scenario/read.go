@@ -20,8 +20,8 @@ import (
 //go:embed files
 var files embed.FS
 
-// Reader reads scenarios. Figures looks up a figure by name. ok reports whether the figure exists. better is true if
-// higher or lower values of the figure are better.
+// Reader reads scenarios. It uses the function Figures to look up a figure by name. Figures returns ok if the figure
+// exists. It returns better if higher or lower values of the figure are better.
 type Reader struct {
 	Figures func(name string) (better, ok bool)
 }
@@ -85,8 +85,8 @@ func newErrorFromTOMLError(err error) error {
 }
 
 // validateWithScalesAndSetBaseline checks a scenario as written, and with each of its scales applied. It assumes a
-// machine without limits. A missing baseline becomes the first subject. lines contains the line numbers of TOML tables,
-// for error messages.
+// machine without limits. If the scenario has no baseline, it sets the baseline to the first subject. lines contains
+// the line numbers of TOML tables, for error messages.
 func (r Reader) validateWithScalesAndSetBaseline(s *Scenario, lines map[string][]int) error {
 	at := func(table string, i int, err error) error {
 		if err != nil && i < len(lines[table]) {
@@ -152,7 +152,8 @@ func addFileNameToError(name string, err error) error {
 	return nil
 }
 
-// builtInOrder lists built-in scenarios in the order in which they are shown. Others follow.
+// builtInOrder lists names of built-in scenarios in the order in which they are shown. Built-in scenarios that are not
+// in the list are shown after those in the list.
 var builtInOrder = []string{"quick", "tenk", "idle", "million", "websockets", "models", "overload", "pool", "hub", "heartbeat", "peers", "tls", "capacity", "soak"}
 
 const extension = ".toml"

@@ -35,7 +35,8 @@ type Column struct {
 	Relative string `json:"relative,omitempty" toml:"relative"`
 }
 
-// UnitFactors maps units of published tables to factors that convert values to our units, such as bytes.
+// UnitFactors maps each unit that a published table can use to a factor. A published value times this factor is the
+// value in our own unit, such as bytes.
 var UnitFactors = map[string]float64{
 	"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "MB": 1e6, "GB": 1e9,
 	"kB/s": 1e3, "Mbps": 1e6,
@@ -85,9 +86,9 @@ const (
 	IfStrict  = "if strict"
 )
 
-// Clause is a clause of the report's first sentence. Text can contain placeholders. {subject} is the subject's name,
-// and {value} its figure. {baseline} is the baseline's name, and {base} its figure. {ratio} is value/base, and
-// {inverse} is base/value. {connections} is the workload's number of connections.
+// Clause is a clause of the first sentence of a report. Text can contain placeholders: {subject} is the name of the
+// subject, and {value} is its figure. {baseline} is the name of the baseline, and {base} is its figure. {ratio} is
+// value/base, and {inverse} is base/value. {connections} is the number of connections of the workload.
 type Clause struct {
 	Text     string `json:"text" toml:"text"`
 	Workload string `json:"workload" toml:"workload"`
@@ -131,8 +132,8 @@ func (r *crossReferenceChecker) requireKnownFigures(table string, i int, needsDi
 }
 
 // checkCrossReferences checks that each name in the scenario refers to an existing subject, workload or figure.
-// expanded is the scenario for a machine without limits. figureInfo is Reader.Figures. atLine adds a table's line
-// number to an error.
+// expanded is the scenario with all subjects that it would have on a machine without limits. figureInfo is
+// Reader.Figures. atLine adds to an error the line number of a table.
 func (s *Scenario) checkCrossReferences(expanded *Scenario, figureInfo func(string) (better, ok bool), atLine func(table string, i int, err error) error) error {
 	r := &crossReferenceChecker{figureInfo: figureInfo, atLine: atLine}
 	for _, x := range expanded.Subjects {
@@ -194,8 +195,9 @@ func (r *crossReferenceChecker) checkNamesAndBoundsOfClaim(i int, x *Claim) {
 	}
 }
 
-// ParsePublishedCell parses a published figure, such as "202,830", "994k" or "4.9 MiB". A figure without a unit has the
-// column's unit. inBaseUnit is the value in our own unit, such as bytes. isNumber is false for an unknown unit.
+// ParsePublishedCell parses a published figure, such as "202,830", "994k" or "4.9 MiB". If the text contains no unit,
+// the figure has the unit of the column. inBaseUnit is the value in our own unit, such as bytes. isNumber is false if
+// the text is not a number or its unit is unknown.
 func (c Column) ParsePublishedCell(cell string) (inBaseUnit float64, isNumber bool) {
 	digits, unit, _ := strings.Cut(cell, " ")
 	digits, scale := strings.ReplaceAll(digits, ",", ""), 1.0

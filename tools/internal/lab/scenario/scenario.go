@@ -42,7 +42,7 @@ type Scenario struct {
 	Notes []string `json:"-" toml:"-"`
 }
 
-// Error is an error in a scenario or in its options. A function that returns an Error has not started anything.
+// Error is an error in a scenario or in its options. If a function returns an Error, it has not started any run.
 type Error string
 
 func (e Error) Error() string { return string(e) }
