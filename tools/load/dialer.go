@@ -12,10 +12,12 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// maxHalfOpen and the connect rate per second limit the concurrent connection attempts; the higher limit applies.
+// maxHalfOpen is the maximum number of connection attempts in progress at the same time. If the connect rate per second
+// is higher than maxHalfOpen, this rate is the maximum instead.
 const maxHalfOpen = 512
 
-// minDialBatch is the smallest batch into which the dialer divides due attempts. If fewer are due, they form one batch.
+// minDialBatch is the minimum number of attempts in a batch, if at least this number is due. Each batch is one call of
+// Dial.
 const minDialBatch = 16
 
 const dialInterval = 2 * time.Millisecond
@@ -51,8 +53,11 @@ type dialer struct {
 	nextRetry time.Duration
 }
 
-// dialAndReplaceClosed starts all connections. It then returns nil or, if d.replaceClosed is set, starts replacements
-// until ctx ends. When ctx ends, it returns ctx's cause. It also returns the first error of Dial other than ErrFull.
+// dialAndReplaceClosed opens the connections. If d.replaceClosed is not set, it returns nil when it has started all
+// attempts. If d.replaceClosed is set, it then replaces closed connections until ctx ends.
+//
+// When ctx ends, dialAndReplaceClosed returns the cause. If Dial returns an error other than ErrFull, it returns this
+// error immediately.
 func (d *dialer) dialAndReplaceClosed(ctx context.Context) error {
 	tick := time.NewTicker(dialInterval)
 	defer tick.Stop()
@@ -83,8 +88,9 @@ func (d *dialer) attemptsDueWithinLimits(sinceStart time.Duration) int {
 	return max(min(free, wanted), 0)
 }
 
-// totalAttemptsForRampAndReplacements returns how many attempts the ramp, closed connections and failed attempts
-// require up to now, regardless of the connect rate. It updates d.retried every dialRetryInterval.
+// totalAttemptsForRampAndReplacements returns how many attempts should have been started since the start of the run.
+// The number includes the connections of the ramp until now, and one attempt for each closed connection and each failed
+// attempt to be repeated. The connect rate is not considered. The call updates d.retried every dialRetryInterval.
 func (d *dialer) totalAttemptsForRampAndReplacements(sinceStart time.Duration) int {
 	n := d.connections
 	if d.ramp.Over > 0 && sinceStart < d.ramp.Over {
@@ -125,18 +131,19 @@ func (d *dialer) startAttempts(n int) error {
 	return nil
 }
 
-// maxPlannedPerSource limits the number of connections from each automatically chosen source address.
+// maxPlannedPerSource limits the number of connections from each source address that the run chooses itself.
 const maxPlannedPerSource = 20_000
 
-// source is a local address and its number of connections. For the zero Addr, the kernel chooses the address.
+// source is a source address, and the number of connections that use it. If addr is the zero Addr, the kernel chooses
+// the address.
 type source struct {
 	addr  netip.Addr
 	count int
 }
 
-// planGivenOrLoopbackSources distributes connections evenly over givenAddrs. Without givenAddrs, it uses several
-// loopback addresses if more than maxPerSource connections go to an IPv4 loopback target. Otherwise, the kernel chooses
-// the address. A maxPerSource of 0 means no limit.
+// planGivenOrLoopbackSources distributes connections evenly over the addresses givenAddrs. If givenAddrs is empty, the
+// kernel usually chooses the source address. However, if more than maxPerSource connections go to an IPv4 loopback
+// address, they are distributed over several loopback addresses. If maxPerSource is 0, there is no limit.
 func planGivenOrLoopbackSources(target netip.Addr, connections int, givenAddrs []netip.Addr, maxPerSource int) []source {
 	addrs := givenAddrs
 	if len(addrs) == 0 {
@@ -160,7 +167,7 @@ func planGivenOrLoopbackSources(target netip.Addr, connections int, givenAddrs [
 
 const maxLoopbacks = 254 << 16
 
-// loopbackAddrs returns the first n host addresses of 127.0.0.0/8 that end in neither 0 nor 255.
+// loopbackAddrs returns the first n addresses of 127.0.0.0/8 whose last byte is neither 0 nor 255.
 func loopbackAddrs(n int) []netip.Addr {
 	addrs := make([]netip.Addr, n)
 	for i := range addrs {
@@ -170,8 +177,9 @@ func loopbackAddrs(n int) []netip.Addr {
 	return addrs
 }
 
-// maxConnsPerLoopbackSourceAndTarget returns a quarter of the number of ephemeral ports, but at most
-// maxPlannedPerSource. On systems other than Linux, it returns 0.
+// maxConnsPerLoopbackSourceAndTarget returns how many connections may use the same pair of loopback source address and
+// target. The result is a quarter of the number of ephemeral ports, but at most maxPlannedPerSource. On systems other
+// than Linux, the result is 0, which means no limit.
 func maxConnsPerLoopbackSourceAndTarget() (countOrZeroIfUnlimited int) {
 	if runtime.GOOS != "linux" {
 		return 0

@@ -66,7 +66,8 @@ const (
 	holding
 )
 
-// newGenerator returns a generator for an engine with the given number of loops. 0 means a model without loops.
+// newGenerator returns a generator for an engine with the given number of loops. For an I/O model without loops, the
+// number is 0.
 func newGenerator(cfg *Config, loops int) (*generator, error) {
 	t := &generator{cfg: cfg, mode: cfg.trafficMode(), epoch: engine.MonotonicNow(), startTime: time.Now(), sharedPlan: pacer.NewSharedPlan()}
 	t.setMeasuringWindow(pacer.Never, math.MinInt64)
@@ -141,7 +142,8 @@ func (g *generator) shardIndex(c *engine.Conn) int {
 	return int(c.Slot()) % len(g.shards)
 }
 
-// Opened numbers a new connection, and then starts the WebSocket handshake or calls sendHelloOrRegister.
+// Opened assigns a number to a new connection. With WebSockets, it then sends the handshake request. Otherwise, it
+// calls sendHelloOrRegister.
 func (g *generator) Opened(c *engine.Conn) {
 	began := c.DialStartedAt() - g.epoch
 	if g.script.frames != nil {
@@ -151,8 +153,9 @@ func (g *generator) Opened(c *engine.Conn) {
 	g.sendHelloOrRegister(c, g.nextNumber.Add(1)-1, began)
 }
 
-// sendHelloOrRegister sends a publisher's greeting or a subscription to the server. Without publish/subscribe, it
-// counts the connection as established, and may start its traffic.
+// sendHelloOrRegister continues with a new connection. In a publish/subscribe run, it sends a publisher's greeting or a
+// subscription to the server. In other runs, it counts the connection as established. If the traffic has begun, the
+// connection then starts to send.
 func (g *generator) sendHelloOrRegister(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	if g.pubsub != nil {
 		g.pubsub.sendPublisherHelloOrSubscription(c, connNumber, dialedAt)
@@ -236,7 +239,8 @@ func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
 	}
 }
 
-// Received checks input, and sends further messages. It returns the number of consumed bytes.
+// Received checks the input against the expected answers, and sends the messages that are due next. It returns the
+// number of consumed bytes.
 func (g *generator) Received(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if !ok {
@@ -324,8 +328,9 @@ func (g *generator) recordLatencies(s *shard, cs *connState, answers int, now ti
 	}
 }
 
-// recordOpenLoopLatencies records latencies, measured from the planned times of messages, and service times, measured
-// from the time of sending. It skips Config.First, which has no planned time.
+// recordOpenLoopLatencies records a latency and a service time for each answer of an open loop. The latency begins at
+// the planned time of the message, and the service time begins when the message was sent. The message Config.First is
+// skipped, because it has no planned time.
 func (g *generator) recordOpenLoopLatencies(s *shard, cs *connState, answers int, now time.Duration) {
 	for k := range uint64(answers) {
 		if g.script.hasFirst && cs.answered+k == 0 {
@@ -346,8 +351,8 @@ func (g *generator) isPlannedInWindow(plannedAt time.Duration) bool {
 	return int64(plannedAt) >= g.windowStart.Load() && int64(plannedAt) < g.windowEnd.Load()
 }
 
-// takeAllDueAndCountSent takes a connection's due messages as one batch, and counts them as sent. The caller holds the
-// shard's lock, and must send the batch after releasing it.
+// takeAllDueAndCountSent returns all due messages of a connection as one batch, and counts them as sent. The caller
+// holds the shard's lock. After releasing the lock, it must send the batch.
 func (g *generator) takeAllDueAndCountSent(s *shard, cs *connState, now time.Duration) batch {
 	if cs.due == 0 || cs.flags&connReconnecting != 0 {
 		return batch{}
@@ -399,7 +404,8 @@ func (g *generator) sendOrPublishBatch(c *engine.Conn, cs *connState, p batch) {
 	s.totals.addToRunAndWindow(nBytesSent, int64(size), p.measured)
 }
 
-// abortWithMismatch records a wrong answer and resets the connection. got is the input from the first wrong byte on.
+// abortWithMismatch records a wrong answer and resets the connection. got is the received data, beginning with the
+// first wrong byte.
 func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte, reason error) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()
@@ -412,8 +418,8 @@ func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte,
 	c.Abort(reason)
 }
 
-// Ended handles the end of the server's data. After a clean close (see Config.NoReconnect), it marks the connection for
-// replacement and closes it. Closed handles all other ends.
+// Ended is called when the server has closed its side of the connection. If this is a clean close (see
+// Config.NoReconnect), Ended marks the connection for replacement and closes it. In all other cases, only Closed acts.
 func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if r, ruled := g.script.answerChecker.(*matchRuleChecker); ok && ruled && g.cfg.detectsOrderlyClose() && !g.closing.Load() {
@@ -424,8 +430,9 @@ func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	return len(in)
 }
 
-// Closed starts to replace a connection that the server has closed cleanly, if the run replaces connections. Otherwise,
-// it counts the connection as closed and, unless the run has closed it, as lost.
+// Closed is called when a connection is closed. If the server closed it cleanly and the run replaces such connections,
+// Closed starts the replacement. Otherwise, it counts the connection as closed. Unless the run itself closed the
+// connection, it also counts it as lost.
 func (g *generator) Closed(c *engine.Conn, reason error) {
 	cs, ok := c.Value().(*connState)
 	if !ok {

@@ -116,7 +116,8 @@ func (s *Stream) headlineFigures() [][2]string {
 	return append(all, [2]string{"Errors", format.Count(r.countAllFailures())}, [2]string{"Connections", format.Count(r.Connected)})
 }
 
-// assessRunRemarks returns remarks about the run. The first is the most severe, or says that all expectations are met.
+// assessRunRemarks returns remarks about the run, ordered by severity. If there is nothing to criticize, the only
+// remark says that nothing failed or that all expectations are met.
 func (s *Stream) assessRunRemarks(expected []Expectation) []page.Remark {
 	var missed []string
 	for _, e := range expected {
@@ -175,7 +176,8 @@ func (s *Stream) assessRunRemarks(expected []Expectation) []page.Remark {
 	return []page.Remark{{Tone: page.Good, Text: text}}
 }
 
-// describeMissedRate reports whether an open loop missed its planned rate (reachedRateShare), and by how much.
+// describeMissedRate reports whether the rate of an open loop stayed below the planned rate. A share of
+// reachedRateShare is sufficient. If the rate was missed, text describes by how much.
 func (r *Result) describeMissedRate() (text string, missed bool) {
 	if r.Intended == 0 || r.Window <= 0 || float64(r.answeredOrSentMessages()) >= reachedRateShare*float64(r.Intended) {
 		return "", false

@@ -17,11 +17,12 @@ const (
 // ErrFull is returned if the queue of a LineStation is full.
 var ErrFull = fmt.Errorf("stall: too many waiting lines; expected at most %d with at most %d bytes in all", MaxLines, MaxBytes)
 
-// spinTime is how long a LineStation polls the clock before the end of a service.
+// spinTime is how long a LineStation polls the clock at the end of a wait. It sleeps before that. Polling makes the end
+// more precise.
 const spinTime = 100 * time.Microsecond
 
-// LineStation serves lines in the order of arrival, in real time, according to a StallPlan. It is safe for concurrent
-// use.
+// LineStation serves lines in real time, according to a StallPlan. It serves them in the order of arrival. It is safe
+// for concurrent use.
 type LineStation struct {
 	plan  StallPlan
 	since func() time.Duration // returns the time since the start
