@@ -189,7 +189,7 @@ type Ramp struct {
 }
 
 // Rate defines when an open loop sends messages. The latency of a message is measured from its planned time, not from
-// the time of sending. If the generator must delay a message because the server is slow, the delay is part of the
+// the time of sending. If a message is sent late, for example because the server is slow, the delay is part of the
 // latency. This corrects for coordinated omission (Gil Tene, "How NOT to Measure Latency", and wrk2).
 type Rate struct {
 	// PerSecond is the number of messages per second on all connections together. Any connection with fewer than

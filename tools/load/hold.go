@@ -34,7 +34,8 @@ var (
 	errFragment  = errors.New("fragmented WebSocket message; expected one frame per line")
 )
 
-// isHoldOnly reports whether the run holds connections and never replaces them, because there is no Lifetime.
+// isHoldOnly reports whether the run holds all connections until its end. The result is false with a Lifetime, because
+// connections are then closed and replaced during the run.
 func (g *generator) isHoldOnly() bool {
 	return g.mode == holding && g.cfg.Lifetime == 0
 }

@@ -116,8 +116,8 @@ func (s *Stream) headlineFigures() [][2]string {
 	return append(all, [2]string{"Errors", format.Count(r.countAllFailures())}, [2]string{"Connections", format.Count(r.Connected)})
 }
 
-// assessRunRemarks returns remarks about the run, ordered by severity. If there is nothing to criticize, the only
-// remark says that nothing failed or that all expectations are met.
+// assessRunRemarks returns one or more remarks about the run, the most severe first. If all expectations are met, a
+// remark about this comes before all others.
 func (s *Stream) assessRunRemarks(expected []Expectation) []page.Remark {
 	var missed []string
 	for _, e := range expected {
