@@ -210,8 +210,8 @@ type TLS struct {
 	Insecure bool   `flag:"tls-insecure" not:"tls-ca" help:"accept any certificate"`
 	// ServerName is the name that the certificate must have. It is also sent to the server (SNI).
 	ServerName string `flag:"tls-server-name" help:"expect a certificate for this <NAME>, and ask for it (default: the host)"`
-	// Config is the basis of the TLS configuration. The other fields of TLS override its fields. Sessions are resumed
-	// only if Config has a ClientSessionCache.
+	// Config is the basis of the TLS configuration. The other fields of TLS override Config. If Config has no
+	// ClientSessionCache, sessions are not resumed.
 	Config *tls.Config
 }
 

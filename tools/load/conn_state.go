@@ -45,7 +45,7 @@ const (
 	connReconnecting // the server closed the connection cleanly; its next socket is not established yet
 )
 
-// connTable contains the states of all connections of a run. A slice is nil if the run does not need it.
+// connTable contains the states of all connections of a run. Slices that the run's mode does not need are nil.
 type connTable struct {
 	conns []connState
 	// sentTimes and plannedTimes are the times of messages in flight. Each connection has slotsPerConn slots, a power

@@ -88,9 +88,9 @@ func (d *dialer) attemptsDueWithinLimits(sinceStart time.Duration) int {
 	return max(min(free, wanted), 0)
 }
 
-// totalAttemptsForRampAndReplacements returns how many attempts should have been started since the start of the run.
-// The number includes the connections of the ramp until now, and one attempt for each closed connection and each failed
-// attempt to be repeated. The connect rate is not considered. The call updates d.retried every dialRetryInterval.
+// totalAttemptsForRampAndReplacements returns how many attempts are required from the start of the run until now. These
+// are the attempts for the ramp, one for each closed connection, and one for each failed attempt. The connect rate is
+// not considered. The number of failed attempts is updated only every dialRetryInterval.
 func (d *dialer) totalAttemptsForRampAndReplacements(sinceStart time.Duration) int {
 	n := d.connections
 	if d.ramp.Over > 0 && sinceStart < d.ramp.Over {

@@ -123,8 +123,7 @@ func (c *Config) divisibleSettings(connections int) []divisibleSetting {
 	return all
 }
 
-// apportion divides total into one part for each weight. The parts are proportional to the weights, are at least
-// minEach, and add up to total.
+// apportion divides total in proportion to weights. The parts add up to total, and each is at least minEach.
 func apportion(total, minEach int, weights []float64) []int {
 	sum := 0.0
 	for _, w := range weights {

@@ -91,7 +91,7 @@ func validateTemplate(text string) (sameText string, _ error) {
 	return text, err
 }
 
-// readNonEmptyMessageFile returns the content of a file. The file must have 1 to MaxMessage bytes.
+// readNonEmptyMessageFile reads a file of 1 to MaxMessage bytes.
 func readNonEmptyMessageFile(path string) (message string, _ error) {
 	f, err := os.Open(path)
 	if err != nil {

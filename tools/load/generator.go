@@ -153,9 +153,9 @@ func (g *generator) Opened(c *engine.Conn) {
 	g.sendHelloOrRegister(c, g.nextNumber.Add(1)-1, began)
 }
 
-// sendHelloOrRegister continues with a new connection. In a publish/subscribe run, it sends a publisher's greeting or a
-// subscription to the server. In other runs, it counts the connection as established. If the traffic has begun, the
-// connection then starts to send.
+// sendHelloOrRegister prepares a new connection for its traffic. In a publish/subscribe run, it sends a publisher's
+// greeting or a subscription to the server. In other runs, it counts the connection as established. If the traffic of
+// the run has begun, the connection then starts to send.
 func (g *generator) sendHelloOrRegister(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	if g.pubsub != nil {
 		g.pubsub.sendPublisherHelloOrSubscription(c, connNumber, dialedAt)
@@ -430,9 +430,9 @@ func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	return len(in)
 }
 
-// Closed is called when a connection is closed. If the server closed it cleanly and the run replaces such connections,
-// Closed starts the replacement. Otherwise, it counts the connection as closed. Unless the run itself closed the
-// connection, it also counts it as lost.
+// Closed is called when a connection is closed. If the server closed the connection cleanly and the run replaces such
+// connections, Closed starts the replacement. Otherwise, Closed counts the connection as closed. It also counts the
+// connection as lost, unless the run itself closed it.
 func (g *generator) Closed(c *engine.Conn, reason error) {
 	cs, ok := c.Value().(*connState)
 	if !ok {

@@ -148,8 +148,8 @@ func (g *generator) replyToOrCheckLineOrFrame(c *engine.Conn, s *shard, frame we
 	return nil
 }
 
-// recordBroadcastOrRepeat counts a broadcast that a connection has received. If the connection has received the
-// broadcast before, it counts it as repeated. The caller holds the shard's lock.
+// recordBroadcastOrRepeat counts a broadcast that a connection has received. If the connection has received the same
+// broadcast before, the broadcast counts as repeated. The caller holds the shard's lock.
 func (g *generator) recordBroadcastOrRepeat(c *engine.Conn, s *shard, now time.Duration) {
 	if c.Value() == any(&s.heard) {
 		s.totals.run[nHeardAgain]++

@@ -176,8 +176,9 @@ func (s *Stream) assessRunRemarks(expected []Expectation) []page.Remark {
 	return []page.Remark{{Tone: page.Good, Text: text}}
 }
 
-// describeMissedRate reports whether the rate of an open loop stayed below the planned rate. A share of
-// reachedRateShare is sufficient. If the rate was missed, text describes by how much.
+// describeMissedRate reports whether an open loop missed its planned rate, and by how much. The rate is missed if the
+// answered messages are less than the share reachedRateShare of the planned messages. If no answers are expected, the
+// sent messages are compared instead.
 func (r *Result) describeMissedRate() (text string, missed bool) {
 	if r.Intended == 0 || r.Window <= 0 || float64(r.answeredOrSentMessages()) >= reachedRateShare*float64(r.Intended) {
 		return "", false

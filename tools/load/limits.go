@@ -41,9 +41,9 @@ const minUsageWindow = 100 * time.Millisecond
 // a processor.
 const highCPUPressure = 0.2
 
-// Limits for the time by which the generator itself delays messages. The generator counts as late if the 99th
-// percentile of this delay is at least veryLateP99. If it is at least lateP99, the generator counts as late only if the
-// delay is also at least a tenth of the 99th percentile of the latency.
+// Limits for the time by which the generator itself delays messages. If the 99th percentile of this delay is at least
+// veryLateP99, the generator counts as late. From lateP99 on, it counts as late only if the delay is also at least a
+// tenth of the 99th percentile of the latency.
 const (
 	lateP99     = time.Millisecond
 	veryLateP99 = 10 * time.Millisecond

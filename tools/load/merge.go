@@ -104,7 +104,7 @@ func MergeEvents(events ...Event) *Event {
 //	append  all elements of both slices
 //
 // The types Latency and Rate have their own rules. If a field has no tag, its value in total remains unchanged. Maps
-// and slices in total are replaced by new ones, so that other holders of the old ones see no change.
+// and slices in total are never modified but replaced by new ones, because other values can share them.
 func mergeFieldsByTag[T any](total, addend *T, isLaterInterval bool) {
 	mergeStructByTag(reflect.ValueOf(total).Elem(), reflect.ValueOf(addend).Elem(), isLaterInterval)
 }
@@ -256,7 +256,7 @@ func latencyFieldPointer(latencyOrPointer reflect.Value) *Latency {
 func (s *Snapshot) Add(o Snapshot) { mergeFieldsByTag(s, &o, false) }
 
 // checkMergeableAndDecodeHistogram returns the histogram of r, or nil if r has no latencies. It returns an error if r
-// cannot be merged with the result first.
+// and the first result cannot be merged.
 func (r *Result) checkMergeableAndDecodeHistogram(first *Result) (histogramOrNil *hdrhistogram.Histogram, _ error) {
 	h, err := decodeHistogramOrNil(r.Histogram)
 	switch {
@@ -276,8 +276,8 @@ func (r *Result) checkMergeableAndDecodeHistogram(first *Result) (histogramOrNil
 	return h, nil
 }
 
-// addRateUnlessBothPerConn adds the rate o of another generator to r. If both are rates of a single connection, r does
-// not change.
+// addRateUnlessBothPerConn adds the rate of another generator to r. However, r does not change if both rates apply to
+// each single connection.
 func (r *Rate) addRateUnlessBothPerConn(o *Rate) {
 	if r.Each && o.Each {
 		return
@@ -288,8 +288,9 @@ func (r *Rate) addRateUnlessBothPerConn(o *Rate) {
 	r.PerSecond += o.PerSecond
 }
 
-// AddCauses adds the numbers of errors in counts to the map to, by cause. It returns the map to, or a new map if to is
-// nil. If the map already contains limit causes, any other causes are added under the name "other".
+// AddCauses adds error counts to a map of counts by cause, and returns this map. If the map is nil, AddCauses returns a
+// new one. The map can contain limit causes. When it is full, the errors of all further causes count under the name
+// "other".
 func AddCauses(to, counts map[string]int64, limit int) map[string]int64 {
 	if to == nil {
 		to = make(map[string]int64)

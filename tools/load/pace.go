@@ -24,8 +24,8 @@ func (g *generator) markMessageDue(s *shard, cs *connState, plannedAt time.Durat
 	s.totals.run[nDue]++
 }
 
-// capAtConnQuotaAndWindowEnd returns how many messages a connection may still send, but at most the number wanted.
-// Config.Messages limits the messages of the connection. After the end of the window, the result is 0.
+// capAtConnQuotaAndWindowEnd returns how many of the wanted messages a connection may still send. The limit for all
+// messages of a connection is Config.Messages. After the end of the window, the result is 0.
 func (g *generator) capAtConnQuotaAndWindowEnd(cs *connState, wanted int, now time.Duration) (allowed int) {
 	if int64(now) >= g.windowEnd.Load() {
 		return 0
@@ -85,8 +85,8 @@ func (g *generator) markDueMessagesAndQueueNext(s *shard, cs *connState, now tim
 	g.queueForNextPlannedIfCapacity(s, cs, now)
 }
 
-// takeAndCountDuePlanTime takes the next planned time if this time has come. The time is from the shared plan, or from
-// the connection's own plan. For a connection's own plan, it also counts the message in nPlanned or nEarly.
+// takeAndCountDuePlanTime takes the next planned time from the shared plan, or from the connection's own plan. If the
+// time has not come, ok is false. A message of a connection's own plan is also counted, in nPlanned or nEarly.
 func (g *generator) takeAndCountDuePlanTime(s *shard, cs *connState, now time.Duration) (plannedAt time.Duration, ok bool) {
 	if int64(now) >= g.planDeadline.Load() {
 		return 0, false
@@ -134,8 +134,8 @@ func (g *generator) needsPaceTimer() bool {
 	return g.isOpenLoop() || g.cfg.Lifetime > 0 || g.cfg.Think > 0
 }
 
-// maxNudgesPerPace limits the connections that are nudged (woken up) in one call of nudgeDueConnsOfLoop for each shard.
-// paceInterval is the longest time between two calls.
+// maxNudgesPerPace limits the connections of a shard that are nudged (woken up) at once. paceInterval is the longest
+// time until the next call of nudgeDueConnsOfLoop.
 const (
 	maxNudgesPerPace = 512
 	paceInterval     = 10 * time.Millisecond
@@ -145,9 +145,9 @@ const (
 	paceRetryDelay = 100 * time.Microsecond
 )
 
-// nudgeDueConnsOfLoop nudges (wakes up) the connections of a loop that have due messages or due timers. In models
-// without loops, loopOrAll is negative, and the connections of all shards are nudged. nextCall is the time at which it
-// must be called again. It is an engine.Scheduler.
+// nudgeDueConnsOfLoop implements engine.Scheduler. It nudges (wakes up) the connections of a loop that have due
+// messages or due timers. In models without loops, loopOrAll is negative, and the connections of all shards are nudged.
+// The caller must call it again at the time nextCall.
 func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	now, next := at-g.epoch, at-g.epoch+paceInterval
 	if loopOrAll >= 0 {
@@ -163,9 +163,9 @@ func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge f
 	return next + g.epoch
 }
 
-// nudgeDueConnsOfShard nudges the connections of a shard that have due messages or due timers. If a call of nudge
-// fails, nudgeDueConnsOfShard stops and stores the remaining connections for its next call. nextCall is the time at
-// which it must be called again.
+// nudgeDueConnsOfShard nudges the connections of a shard that have due messages or due timers. If a nudge fails,
+// nudgeDueConnsOfShard stops and keeps the remaining connections for its next call. The caller must call it again at
+// the time nextCall.
 func (g *generator) nudgeDueConnsOfShard(s *shard, now time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	s.mu.Lock()
 	if len(s.nudgeRetries) == 0 && s.timers.earliestOrNever() > now && (s.ready.n == 0 || g.sharedPlan.NextDue() > now) {

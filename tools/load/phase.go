@@ -73,7 +73,7 @@ func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConne
 
 // runConnectPhase opens the connections. It returns nil when all attempts have succeeded or failed. It also returns nil
 // if no attempt has finished for the time connectStallTimeout. Attempts that are still in progress then count as
-// failed.
+// failed. If ctx ends or attempts cannot be started, it returns an error.
 func (r *loadRun) runConnectPhase(ctx context.Context) (errUnlessStalled error) {
 	dialing, cancel := context.WithCancelCause(ctx)
 	var dialer sync.WaitGroup

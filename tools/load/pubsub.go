@@ -54,7 +54,7 @@ const MaxPublishers = 1024
 // maxSequences limits the number of subscribers times the number of publishers.
 const maxSequences = 256 << 20
 
-// pubsubPipeline is the default of Config.Pipeline for publish/subscribe runs in an open loop.
+// pubsubPipeline is the default of Config.Pipeline for a publish/subscribe run in an open loop.
 const pubsubPipeline = 64
 
 func (c Config) validatePubSub() error {
@@ -114,7 +114,7 @@ type pubsubRun struct {
 	lostReceived, lostGaps int64
 }
 
-// publisherState is the part of a publisher's state that the goroutines of subscribers also access.
+// publisherState is the part of a publisher's state that subscribers' goroutines also access.
 type publisherState struct {
 	ref         engine.Ref     // set before the first message
 	nudged      atomic.Bool    // a nudge is pending

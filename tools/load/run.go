@@ -75,7 +75,7 @@ func validateAndStartEngine(ctx context.Context, cfg Config) (*loadRun, error) {
 	return r, nil
 }
 
-// loadRun is the state of one run. Only the goroutine that called Run may use it.
+// loadRun is the state of one run. Only the goroutine of Run uses it.
 type loadRun struct {
 	cfg            Config
 	engine         engine.Engine

@@ -265,7 +265,7 @@ func (s *Search) nextRateOrZero() float64 {
 	return math.Sqrt(s.low * s.high)
 }
 
-// minStepMessages is the minimum number of messages in a step. With fewer messages, a percentile has no meaning.
+// minStepMessages is the minimum number of messages for a meaningful percentile.
 const minStepMessages = 20
 
 func (g Goal) evaluateStepFromResult(r *Result, step Step) (completed Step) {

@@ -33,15 +33,14 @@ func (r *splitMix) next() uint64 {
 	return mix64(r.counter)
 }
 
-// belowN returns a random number from 0 to n-1. The numbers are not exactly equally probable, but the bias is at most
-// n/2^64.
+// belowN returns a random number from 0 to n-1, with a bias of at most n/2^64.
 func (r *splitMix) belowN(n uint64) uint64 {
 	// Lemire, Fast Random Integer Generation in an Interval (2019), without the rejection step.
 	high, _ := bits.Mul64(r.next(), n)
 	return high
 }
 
-// charsPerDraw is the number of random characters that are generated from one random number of 64 bits.
+// charsPerDraw is the number of characters that are generated from 64 random bits.
 const charsPerDraw = 6 // bias at most 2^-16 for 256 different characters
 
 // appendChars appends n random characters of a class. The class must contain at most 256 characters.

@@ -130,8 +130,8 @@ type Interval struct {
 	Machine Machine
 }
 
-// DifferenceSince returns the difference between the sample before and the later sample s. The increases of times and
-// counters cover only processes that are in both samples.
+// DifferenceSince returns the difference between an earlier sample and s. The increases of times and counters cover
+// only processes that are in both samples.
 func (s *Sample) DifferenceSince(before *Sample) Interval {
 	grown := s.SumOfProcesses()
 	grown.User, grown.System, grown.Children, grown.Voluntary, grown.Involuntary = 0, 0, 0, 0, 0
@@ -190,9 +190,9 @@ type Sampler struct {
 	slow map[Parts]time.Time // time of the last read of each slow part
 }
 
-// TakeSampleThrottlingSlowParts takes a sample like the function TakeSample, except that it omits slow parts. A part is
-// slow if it was last read less than 5 s ago and reading it took longer than 5 ms. The field Parts of the sample shows
-// which parts were read.
+// TakeSampleThrottlingSlowParts takes a sample like the function TakeSample, but may omit some of the parts. It omits a
+// part if the last read of this part took longer than 5 ms and was less than 5 s ago. The field Parts of the sample
+// shows which parts were read.
 func (s *Sampler) TakeSampleThrottlingSlowParts(parts Parts, pids ...int) (Sample, error) {
 	now := time.Now()
 	for part, last := range s.slow {

@@ -71,7 +71,7 @@ func (r *FrameReader) Next(in []byte) (part Part, n int, err error) {
 
 func (r *FrameReader) IsFragmentOfMessage() bool { return r.inMessage && !r.lastFrame }
 
-// takeFramePayload returns the payload of the current frame, as far as it has arrived.
+// takeFramePayload returns the part of the current frame's payload that has arrived.
 func (r *FrameReader) takeFramePayload(in []byte, payloadStart int) (Part, int, error) {
 	payload := in[payloadStart:]
 	if uint64(len(payload)) > r.remaining {

@@ -47,8 +47,8 @@ type Subject struct {
 	Contender *Contender `json:"side,omitempty" toml:"side"`
 }
 
-// Contender describes a subject that runs jobs. The lab adds further arguments to the subject's command: flags as for
-// the command "myriad offer". The program must accept these flags, and print its results in the same format as "myriad
+// Contender describes a subject that runs jobs. The lab appends flags to the subject's command, which are those of the
+// command "myriad offer". The program must accept these flags, and print its results in the same format as "myriad
 // offer".
 type Contender struct {
 	// FixedWorkers sets the number of workers that has proved best. Other contenders use up to 5,000.
