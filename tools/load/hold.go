@@ -21,8 +21,8 @@ type heldConn struct {
 	heard bool // the connection has received the broadcast
 }
 
-// pendingLine is the state of a verification line that is reserved for a connection, or that has been sent but not
-// answered. sentAt is 0 until the line is sent.
+// pendingLine is the state of a verification line. The line is reserved for a connection but not yet sent, or it is
+// sent but not yet answered. sentAt is 0 until the line is sent.
 type pendingLine struct {
 	verification *lineVerification
 	sentAt       time.Duration

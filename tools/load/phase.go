@@ -261,9 +261,9 @@ func (r *loadRun) windowOrAllExchangedCondition() waitCondition {
 	}
 }
 
-// sampleRateAndCheckWindowDone reports whether the window must end, because the rate is steady or because all
-// connections are closed. After each tenth of Config.Duration, it records the rate of received bytes. If Config.Enough
-// is set, it then also emits the event Part.
+// sampleRateAndCheckWindowDone reports whether the window must end. This is the case when the rate is steady or when
+// all connections are closed. After each tenth of Config.Duration, sampleRateAndCheckWindowDone also records the rate
+// of received bytes. If Config.Enough is set, it then emits the event Part.
 func (r *loadRun) sampleRateAndCheckWindowDone(current totals) (steadyOrAllClosed bool) {
 	if r.windowParts.addRateIfIntervalPassed(r.generator.now(), current.window[nBytesReceived]) && r.cfg.Enough != nil {
 		r.emitEventWithSnapshot(Event{Phase: Part, Received: r.windowParts.lastRate()})

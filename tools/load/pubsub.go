@@ -94,8 +94,9 @@ func (c *Config) totalConns() int {
 //
 // Connections are numbered in this order: publishers, slow subscribers, other subscribers.
 //
-// mu guards the number of subscribers of each topic. A goroutine holds mu while it sets publisherState.undelivered for
-// a message, and while it subtracts a lost subscriber from these counters.
+// mu guards the number of subscribers of each topic. The counters publisherState.undelivered depend on this number. A
+// goroutine must therefore hold mu while it sets the counter of a message, and while it subtracts a lost subscriber
+// from counters.
 type pubsubRun struct {
 	*generator
 	*PubSub
@@ -309,8 +310,8 @@ func (h *pubsubRun) verifyDeliveriesOrCountSlowBytes(c *engine.Conn, m *pubsubMe
 }
 
 // verifyAndRecordNextDelivery verifies and records the delivery at the beginning of the input. If the input begins with
-// something else, such as a heartbeat of the server, it handles that instead. consumed is 0 if the input is incomplete
-// or wrong.
+// something else, such as a ping of the server, it is passed to answerNonMessage. consumed is 0 if the input is
+// incomplete or wrong.
 //
 // When the last missing delivery of a message has arrived, fullyDeliveredBy is the publisher of the message. Otherwise,
 // it is nil. The caller holds the shard's lock.

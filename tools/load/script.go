@@ -129,7 +129,7 @@ func (s *trafficScript) generateAndWriteMessages(c *engine.Conn, cs *connState, 
 }
 
 // deriveSeed derives a seed for one purpose from the seed of the run. Seeds for different purposes are independent.
-// purpose is the number of a connection, or one of the constants below.
+// purpose is the number of a connection, or a number that is derived from one of the constants below.
 func deriveSeed(seed, purpose uint64) uint64 { return pacer.RandomAt(seed^0x6d797269, purpose) }
 
 // Values for the parameter purpose of deriveSeed. They are greater than the number of any connection.

@@ -27,8 +27,8 @@ type RateCurve struct {
 }
 
 // DueTimeOrNever returns the time at which the message with the given number is due. Messages are numbered from 0. The
-// number can have a fraction: message 2.5 is due after message 2 and before message 3. The result is Never if the
-// message is due 60 days or more after Begin. DueTimeOrNever is the inverse of CountMessagesDue.
+// number can have a fraction, for a time between two messages. The result is Never if the message is due 60 days or
+// more after Begin. DueTimeOrNever is the inverse of CountMessagesDue.
 func (c *RateCurve) DueTimeOrNever(messageNumber float64) time.Duration {
 	seconds := messageNumber / c.PerSecond
 	if c.To > 0 {
@@ -68,8 +68,8 @@ func (c *RateCurve) CountMessagesDue(deadline time.Duration) float64 {
 	return r*min(t, before) + r*in + (c.To-r)*in*in/(2*over) + c.To*max(t-before-over, 0)
 }
 
-// countMessagesBefore returns how many messages are due before the time end. It counts only the message with the number
-// nextNumber and later messages.
+// countMessagesBefore returns the number of messages that are due before the given time. It does not count messages
+// with numbers below nextNumber.
 func (c *RateCurve) countMessagesBefore(nextNumber float64, end time.Duration) int64 {
 	if c.DueTimeOrNever(nextNumber) >= end {
 		return 0

@@ -36,9 +36,9 @@ type SendPlan struct {
 	next     time.Duration // time of the next message
 }
 
-// NewPlanFrom returns a plan that begins at the time at. Without Poisson, the first message is due after a fraction of
-// the interval between two messages; phase is this fraction, from 0 to 1. With Poisson, phase is ignored, and the times
-// of all messages are random. Plans with the same poissonSeed then have the same intervals.
+// NewPlanFrom returns a plan that begins at the given time. Usually, the first message is due after a part of the
+// interval between two messages. This part is the fraction phase, from 0 to 1. If c.Poisson is set, phase is ignored
+// and all intervals are random. Plans with the same poissonSeed then have the same intervals.
 func (c *RateCurve) NewPlanFrom(at time.Duration, phase float64, poissonSeed uint64) SendPlan {
 	p := SendPlan{position: c.CountMessagesDue(at)}
 	if c.Poisson {
@@ -62,8 +62,8 @@ func (p *SendPlan) AdvanceToNextMessage(c *RateCurve, poissonSeed uint64) {
 	p.next = c.DueTimeOrNever(p.position)
 }
 
-// CountDueAndUntaken returns the number of messages that are due but have not been taken. A message counts if its time
-// is not after now, and is before end. With Poisson, the number is an estimate.
+// CountDueAndUntaken returns the number of messages that are due at the time now but have not been taken. Messages with
+// planned times from end on do not count. If c.Poisson is set, the number is an estimate.
 func (p *SendPlan) CountDueAndUntaken(c *RateCurve, now, end time.Duration) int64 {
 	if p.next == 0 || p.next > now || p.next >= end {
 		return 0
@@ -77,11 +77,11 @@ type CountsBeforeAndInWindow struct {
 	Before, Within int64
 }
 
-// Skip drops the messages that are due before the time end. It returns how many of them were due before the measured
-// window and how many were due in the window.
+// Skip drops the messages whose planned times are before end. It returns how many of these times are before the
+// measured window, and how many are in the window.
 //
-// With Poisson, exact counting requires one random time for each message. Skip draws at most *randomDrawsLeft random
-// times, and subtracts the number of drawn times from *randomDrawsLeft. It estimates the number of the remaining
+// If c.Poisson is set, exact counting requires one random time for each message. Skip draws at most *randomDrawsLeft
+// random times, and subtracts the number of drawn times from *randomDrawsLeft. It estimates the number of the remaining
 // messages.
 func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duration, randomDrawsLeft *int) (s CountsBeforeAndInWindow) {
 	if p.next == 0 {
@@ -133,7 +133,7 @@ func NewSharedPlan() *SharedPlan {
 }
 
 // Start starts the plan at the time curve.Begin. An earlier plan is discarded. The measured window lasts from
-// windowStart to end. No message is due at or after the time end.
+// windowStart to end. The last message is due before end.
 func (s *SharedPlan) Start(curve RateCurve, seed uint64, windowStart, end time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,7 +150,8 @@ func (s *SharedPlan) publishNextDue() {
 	s.next.Store(int64(next))
 }
 
-// Stop makes the plan end at the time end, unless it ends earlier. No message is due at or after this time.
+// Stop ends the plan at the given time, unless the plan ends earlier. No message is due at or after the end of the
+// plan.
 func (s *SharedPlan) Stop(end time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,8 +163,8 @@ func (s *SharedPlan) Stop(end time.Duration) {
 // lock.
 func (s *SharedPlan) NextDue() time.Duration { return time.Duration(s.next.Load()) }
 
-// TakeNextIfDue takes the next message if it is due at the time now. It returns the time at which the message was due.
-// ok is false if no message is due.
+// TakeNextIfDue takes the next message if it is due, and returns the time at which it was due. ok is false if no
+// message is due.
 func (s *SharedPlan) TakeNextIfDue(now time.Duration) (plannedAt time.Duration, ok bool) {
 	if s.NextDue() > now {
 		return 0, false
@@ -183,8 +184,8 @@ func (s *SharedPlan) TakeNextIfDue(now time.Duration) (plannedAt time.Duration, 
 	return plannedAt, true
 }
 
-// Skip drops the messages that are due before the time now, and returns their numbers. For a Poisson curve, it draws at
-// most maxRandomDraws random times, and then estimates the number of the remaining messages.
+// Skip drops the messages whose planned times are before now, and returns their numbers. If the curve is a Poisson
+// process, Skip draws at most maxRandomDraws random times, and then estimates the number of the remaining messages.
 func (s *SharedPlan) Skip(now time.Duration, maxRandomDraws int) CountsBeforeAndInWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,8 +197,8 @@ func (s *SharedPlan) Skip(now time.Duration, maxRandomDraws int) CountsBeforeAnd
 	return skipped
 }
 
-// CountDueAndUntaken returns the number of messages that are due but that no connection has taken. For a Poisson curve,
-// the number is an estimate.
+// CountDueAndUntaken returns the number of messages that are due but that no connection has taken. If the curve is a
+// Poisson process, the number is an estimate.
 func (s *SharedPlan) CountDueAndUntaken(now time.Duration) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

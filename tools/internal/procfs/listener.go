@@ -38,8 +38,8 @@ var errNobody = errors.New("no process in this network namespace listens at this
 // or process namespace.
 //
 // A search takes about 10 ms with a hundred processes. It first scans the descriptor tables of processes: at most
-// 16,384 descriptors of one process, and 262,144 in total. If it does not find the socket, it scans threads that have
-// their own descriptor table, again at most 262,144 descriptors.
+// 16,384 descriptors of each process, and 262,144 descriptors in total. If it does not find the socket, it scans
+// threads that have their own descriptor table, again at most 262,144 descriptors in total.
 func FindListenerPIDs(port uint16, addr netip.Addr) ([]int, error) {
 	name := netip.AddrPortFrom(addr, port).String()
 	queues, err := sock.ListAcceptQueues()

@@ -45,8 +45,8 @@ type CPUTime struct {
 	// Busy is the processor time of all processes, the kernel and interrupts. Stolen is time in which a virtual
 	// machine was ready to run but the host ran something else. Busy and Idle do not include Stolen.
 	Busy, Idle, Stolen time.Duration
-	// Stalled is the time during which at least one task was ready to run but waited for a processor. It is 0 if it is
-	// unknown.
+	// Stalled is the time during which at least one task was ready to run but waited for a processor. It is 0 if the
+	// kernel does not report it.
 	Stalled time.Duration
 }
 

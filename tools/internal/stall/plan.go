@@ -53,7 +53,7 @@ func (p StallPlan) TimePerLine() time.Duration {
 
 // EndOfServiceFrom returns the time at which the server finishes a line. start is the earliest time at which the server
 // can begin to serve the line. If the server is stalled at that time, it begins when the stall ends. If a stall begins
-// while the server is serving the line, the server continues after the stall.
+// while the line is being served, the server continues with the line after the stall.
 func (p StallPlan) EndOfServiceFrom(start time.Duration) time.Duration {
 	left := p.TimePerLine()
 	if p.Stall == 0 {
