@@ -63,7 +63,7 @@ type connTable struct {
 	chunkOwners []uint16 // shard of each allocated chunk
 }
 
-// connChunk is the number of connection states that a shard allocates at once. These states are adjacent in memory.
+// connChunk is the number of adjacent connection states that a shard allocates at once.
 const connChunk = 64 // enough that loops share no cache line
 
 func newConnTable(maxConns, maxInFlightPerConn, shards int) *connTable {

@@ -131,11 +131,10 @@ func (d *dialer) startAttempts(n int) error {
 	return nil
 }
 
-// maxPlannedPerSource limits the number of connections from each source address that the run chooses itself.
+// maxPlannedPerSource limits the number of connections from each automatically chosen source address.
 const maxPlannedPerSource = 20_000
 
-// source is a source address, and the number of connections that use it. If addr is the zero Addr, the kernel chooses
-// the address.
+// source is a local address and its number of connections. For the zero Addr, the kernel chooses the address.
 type source struct {
 	addr  netip.Addr
 	count int
@@ -167,7 +166,7 @@ func planGivenOrLoopbackSources(target netip.Addr, connections int, givenAddrs [
 
 const maxLoopbacks = 254 << 16
 
-// loopbackAddrs returns the first n addresses of 127.0.0.0/8 whose last byte is neither 0 nor 255.
+// loopbackAddrs returns the first n host addresses of 127.0.0.0/8 that end in neither 0 nor 255.
 func loopbackAddrs(n int) []netip.Addr {
 	addrs := make([]netip.Addr, n)
 	for i := range addrs {

@@ -92,8 +92,7 @@ func (f *faultRecorder) recordLostAfterReconnectFailure(err error) {
 	f.recordIfExhaustionLocked(err)
 }
 
-// recordIfExhaustionLocked counts err if the reason for err is that this machine has run out of a resource. The caller
-// holds f.mu.
+// recordIfExhaustionLocked counts err if it shows an exhausted resource of this machine. The caller holds f.mu.
 func (f *faultRecorder) recordIfExhaustionLocked(err error) {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) || exhaustionErrnos[errno] == "" {

@@ -66,8 +66,7 @@ const (
 	holding
 )
 
-// newGenerator returns a generator for an engine with the given number of loops. For an I/O model without loops, the
-// number is 0.
+// newGenerator returns a generator for an engine with the given number of loops. 0 means a model without loops.
 func newGenerator(cfg *Config, loops int) (*generator, error) {
 	t := &generator{cfg: cfg, mode: cfg.trafficMode(), epoch: engine.MonotonicNow(), startTime: time.Now(), sharedPlan: pacer.NewSharedPlan()}
 	t.setMeasuringWindow(pacer.Never, math.MinInt64)
@@ -351,8 +350,8 @@ func (g *generator) isPlannedInWindow(plannedAt time.Duration) bool {
 	return int64(plannedAt) >= g.windowStart.Load() && int64(plannedAt) < g.windowEnd.Load()
 }
 
-// takeAllDueAndCountSent returns all due messages of a connection as one batch, and counts them as sent. The caller
-// holds the shard's lock. After releasing the lock, it must send the batch.
+// takeAllDueAndCountSent takes a connection's due messages as one batch, and counts them as sent. The caller holds the
+// shard's lock, and must send the batch after releasing it.
 func (g *generator) takeAllDueAndCountSent(s *shard, cs *connState, now time.Duration) batch {
 	if cs.due == 0 || cs.flags&connReconnecting != 0 {
 		return batch{}
@@ -404,8 +403,7 @@ func (g *generator) sendOrPublishBatch(c *engine.Conn, cs *connState, p batch) {
 	s.totals.addToRunAndWindow(nBytesSent, int64(size), p.measured)
 }
 
-// abortWithMismatch records a wrong answer and resets the connection. got is the received data, beginning with the
-// first wrong byte.
+// abortWithMismatch records a wrong answer and resets the connection. got is the input from the first wrong byte on.
 func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte, reason error) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()

@@ -36,8 +36,8 @@ func (g *generator) capAtConnQuotaAndWindowEnd(cs *connState, wanted int, now ti
 	return wanted
 }
 
-// scheduleNextMessages marks the next messages of a connection as due, or sets timers for them. It is called when the
-// traffic of the connection starts and when answers arrive. In a flood, it does nothing.
+// scheduleNextMessages marks the next messages of a connection as due, or sets timers for them. The caller calls it
+// when the traffic of the connection starts and when answers arrive. It has no effect in a flood.
 func (g *generator) scheduleNextMessages(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	begins := cs.flags&connPastFirst == 0
 	cs.flags |= connPastFirst

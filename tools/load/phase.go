@@ -112,8 +112,8 @@ func (r *loadRun) connectStallTimeout() time.Duration {
 	return timeout
 }
 
-// endConnectPhase makes the shards reject new connections, and sets r.connectTime. If pendingCauseOrEmpty is not empty,
-// attempts that are still in progress count as failed with this cause.
+// endConnectPhase makes the shards refuse new connections, and sets r.connectTime. If pendingCauseOrEmpty is not empty,
+// pending attempts count as failed with this cause.
 func (r *loadRun) endConnectPhase(pendingCauseOrEmpty string) {
 	for _, s := range r.generator.shards {
 		s.refuseNewConns()
@@ -317,8 +317,7 @@ func (g *generator) nudgeConnsToStartSending(ctx context.Context) {
 	}
 }
 
-// nudgeWithRetry calls ref.Nudge. If the mailbox is full, it tries again at each tick of retryTick. It returns false if
-// ctx has ended.
+// nudgeWithRetry repeats ref.Nudge at each tick while the mailbox is full. It reports false if ctx has ended.
 func nudgeWithRetry(ctx context.Context, ref engine.Ref, retryTick *time.Ticker) (completed bool) {
 	for errors.Is(ref.Nudge(), engine.ErrFull) {
 		select {
@@ -345,8 +344,8 @@ type rateSampler struct {
 	Steadiness
 }
 
-// addRateIfIntervalPassed adds a sample of the receive rate if at least p.interval has passed since the last sample.
-// totalReceived is the number of bytes received since the beginning of the window.
+// addRateIfIntervalPassed adds a sample of the receive rate if p.interval has passed since the last one. totalReceived
+// counts bytes since the window began.
 func (p *rateSampler) addRateIfIntervalPassed(now time.Duration, totalReceived int64) (added bool) {
 	if now-p.lastSample < p.interval {
 		return false

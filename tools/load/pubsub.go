@@ -360,8 +360,7 @@ func (h *pubsubRun) verifyAndRecordNextDelivery(c *engine.Conn, m *pubsubMember,
 	return consumed, fullyDeliveredBy, nil
 }
 
-// nextSequencesOfMember returns the numbers of the messages that the subscriber m should receive next. The result has
-// one number for each publisher.
+// nextSequencesOfMember returns, for each publisher, the number of the next message that m should receive.
 func (h *pubsubRun) nextSequencesOfMember(m *pubsubMember) []uint32 {
 	return h.nextSeq[int(m.number-uint32(h.Publishers+h.Slow))*h.AllPublishers:][:h.AllPublishers]
 }

@@ -31,8 +31,7 @@ type pubsubProtocol struct {
 	handleOther func(in []byte) (n int, reply []byte, err error)
 }
 
-// wireTemplate contains the constant texts of a protocol message. head comes before the topic, mid comes between the
-// topic and the payload, and tail comes at the end.
+// wireTemplate contains a message's constant texts: head before the topic, mid before the payload, and tail.
 type wireTemplate struct {
 	head, mid, tail string
 }

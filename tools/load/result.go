@@ -258,10 +258,10 @@ type Verification struct {
 	Latency Latency `json:"latency" merge:"sum"`
 }
 
-// Complete reports whether every open connection received the line that it had sent.
+// Complete reports whether every open connection received its line back.
 func (c *Verification) Complete() bool { return c.Checked == c.Open }
 
-// CheckedPerSecond returns the number of connections per second that received their line back.
+// CheckedPerSecond returns the number of lines that came back per second.
 func (c *Verification) CheckedPerSecond() float64 {
 	if c.Time <= 0 {
 		return 0
@@ -396,8 +396,8 @@ func (r *Result) heldConnDeliveryErr() error {
 	return nil
 }
 
-// Counter describes one counter of a run. Each field of Interval, Result or Counts that has a "help" tag is a counter.
-// The list Counters is used for reports, metrics, expectations and merging.
+// Counter describes one counter of a run. Each field of Interval, Result or Counts with a "help" tag is a counter.
+// Reports, metrics, expectations and merging use the list Counters.
 type Counter struct {
 	// Name is the counter's key in JSON, CSV and expectations.
 	Name, Help string

@@ -311,8 +311,7 @@ func (r *loadRun) emitEventWithSnapshot(e Event) {
 	r.cfg.Observe(e)
 }
 
-// publishOverhead is the maximum number of bytes that a publish/subscribe protocol needs in addition to the payload of
-// a message.
+// publishOverhead is the maximum number of bytes that a publish/subscribe protocol adds to a message.
 const publishOverhead = 128
 
 // Limits in bytes. frameOverhead is the maximum size of the header of a WebSocket frame. maxHandshakeResponse is the

@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// trafficScript defines what the connections send and which answers they expect. It does not change during a run.
+// trafficScript defines what connections send and expect. It does not change during a run.
 type trafficScript struct {
 	messageMaker
 	answerChecker

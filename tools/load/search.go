@@ -26,7 +26,7 @@ type Goal struct {
 	Under time.Duration
 }
 
-// Step is the outcome of trying one rate in a search.
+// Step is the outcome of one rate in a search.
 type Step struct {
 	// Rate is the planned rate and Answered the rate of answers, in messages per second on all connections.
 	Rate     float64 `json:"rate"`
@@ -192,7 +192,7 @@ type Search struct {
 	low, high float64 // highest rate that kept the goal, lowest that failed; 0 if unknown
 }
 
-// NewSearch returns a Search for the highest rate that meets cfg.Rate.Goal.
+// NewSearch returns a search for cfg.Rate.Goal.
 func NewSearch(cfg Config) *Search {
 	return &Search{found: &Found{Goal: cfg.goalWithDefaults()}, window: cfg.withFirstStepRateAndDuration().Duration}
 }

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// RandomAt returns the n-th number of the random sequence that belongs to a seed. The generator is SplitMix64 (Steele,
-// Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014).
+// RandomAt returns the n-th random number of a seed's SplitMix64 sequence (Steele, Lea, Flood: "Fast Splittable
+// Pseudorandom Number Generators", 2014).
 func RandomAt(seed, n uint64) uint64 {
 	z := seed*0xd1342543de82ef95 + (n+1)*0x9e3779b97f4a7c15
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
@@ -23,13 +23,12 @@ func RandomAt(seed, n uint64) uint64 {
 	return z ^ z>>31
 }
 
-// exponentialInterval returns the n-th random interval between the events of a Poisson process with the rate 1.
+// exponentialInterval returns the n-th random interval of a Poisson process with the rate 1.
 func exponentialInterval(seed, n uint64) float64 {
 	return -math.Log(float64(RandomAt(seed, n)>>11+1) / (1 << 53))
 }
 
-// SendPlan is a sequence of times at which messages are due. It stores the position of the next message. The zero
-// SendPlan is empty.
+// SendPlan is a sequence of times at which messages are due. The zero SendPlan is empty.
 type SendPlan struct {
 	position float64       // position of the next message on the curve
 	number   uint64        // number of the next message
@@ -159,8 +158,7 @@ func (s *SharedPlan) Stop(end time.Duration) {
 	s.publishNextDue()
 }
 
-// NextDue returns the time at which the next message is due. It returns Never if no message is left. It acquires no
-// lock.
+// NextDue returns the time at which the next message is due, or Never after the last message. It acquires no lock.
 func (s *SharedPlan) NextDue() time.Duration { return time.Duration(s.next.Load()) }
 
 // TakeNextIfDue takes the next message if it is due, and returns the time at which it was due. ok is false if no

@@ -93,8 +93,7 @@ func derefOrZero[N int | uint64](n *N) int64 {
 	return int64(*n)
 }
 
-// PhysicalCoreID returns a number that identifies the physical core of a CPU. CPUs of the same core have the same
-// number.
+// PhysicalCoreID returns a number that is equal for CPUs of the same physical core.
 func PhysicalCoreID(cpu int) (int, error) {
 	first, _, err := readNumberList(fmt.Sprintf("/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu))
 	return first, err

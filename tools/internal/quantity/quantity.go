@@ -26,8 +26,7 @@ const (
 // numbers up to Max exactly.
 const Max = 1 << 53
 
-// multiples lists the suffixes of numbers with their factors. Longer suffixes come first, because the first match
-// counts.
+// multiples lists the suffixes of numbers with their factors, longer suffixes first.
 var multiples = []struct {
 	suffix string
 	factor float64

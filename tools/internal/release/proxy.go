@@ -14,7 +14,7 @@ import (
 
 const root = "github.com/myriad-go/myriad"
 
-// released lists the directories of the published modules. A module comes after the modules that it requires.
+// released lists the directories of the published modules, each after the modules that it requires.
 var released = []string{".", "hub", "tools"}
 
 // private lists the folders of modules that are used only in a checkout.

@@ -21,8 +21,8 @@ var ErrFull = fmt.Errorf("stall: too many waiting lines; expected at most %d wit
 // wait, it sleeps.
 const spinTime = 100 * time.Microsecond
 
-// LineStation serves lines in real time, according to a StallPlan. It serves them in the order of arrival. It is safe
-// for concurrent use.
+// LineStation serves lines in the order of arrival, in real time, according to a StallPlan. It is safe for concurrent
+// use.
 type LineStation struct {
 	plan  StallPlan
 	since func() time.Duration // returns the time since the start

@@ -139,12 +139,10 @@ func (s Subject) RunsUnderWorkload(w Workload) bool {
 		(s.Workloads == nil || slices.Contains(s.Workloads, w.Name))
 }
 
-// HasAdmin reports whether the subject has an admin address. This is the case if its command or Config contains
-// {admin}.
+// HasAdmin reports whether the subject has an admin address: whether its command or Config contains {admin}.
 func (s Subject) HasAdmin() bool { return s.commandHasPlaceholder("{admin}") }
 
-// HasHeartbeat reports whether the subject can send heartbeats. This is the case if its command or Config contains
-// {heartbeat}.
+// HasHeartbeat reports whether the subject can send heartbeats: whether its command or Config contains {heartbeat}.
 func (s Subject) HasHeartbeat() bool { return s.commandHasPlaceholder("{heartbeat}") }
 
 func (s Subject) commandHasPlaceholder(placeholder string) bool {

@@ -301,8 +301,7 @@ func (w Workload) validateWorkload() error {
 	return nil
 }
 
-// checkRange returns an Error unless value is from min to max. The text of the error begins with the value, formatted
-// with valueFormat.
+// checkRange returns an Error if a value is out of range. valueFormat formats the value in the error.
 func checkRange[T cmp.Ordered](valueFormat string, value, min, max T) error {
 	if value < min || value > max {
 		return Errorf(valueFormat+"; expected %v to %v", value, min, max)
