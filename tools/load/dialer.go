@@ -16,8 +16,8 @@ import (
 // is higher than maxHalfOpen, this rate is the maximum instead.
 const maxHalfOpen = 512
 
-// minDialBatch is the minimum number of attempts in a batch, if at least this number is due. Each batch is one call of
-// Dial.
+// minDialBatch is the smallest size that the dialer chooses for a batch of attempts. A batch can still be smaller, for
+// example if fewer attempts are due or if there are several targets. Each batch is one call of Dial.
 const minDialBatch = 16
 
 const dialInterval = 2 * time.Millisecond

@@ -238,7 +238,7 @@ func (r *loadRun) runPhasesStopAndBuildResult(ctx context.Context, phases func(c
 
 // waitCondition defines when a wait ends. It ends when the function done returns true, or when timeout has passed. It
 // also ends when the result of the function progress has not changed for stallTimeout. If timeout or stallTimeout is 0,
-// there is no such limit.
+// there is no such limit. The channels stop and values can also end the wait.
 type waitCondition struct {
 	timeout      time.Duration
 	done         func(totals) bool
