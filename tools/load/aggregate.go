@@ -28,7 +28,8 @@ func newAggregator(coarse bool) *aggregator {
 	return &aggregator{total: newTimeDistributions(coarse), interval: newTimeDistributions(coarse), spare: newTimeDistributions(coarse)}
 }
 
-// collectShardTimes moves the times recorded since the last call to g.interval, and adds them to g.total.
+// collectShardTimes collects the times that the shards have recorded since the last call. It replaces the content of
+// g.interval by these times, and adds them to g.total.
 func (g *aggregator) collectShardTimes(shards []*shard) {
 	g.interval.reset()
 	for _, s := range shards {
@@ -71,8 +72,9 @@ func (r *loadRun) buildIntervalSinceLast() *Interval {
 	return i
 }
 
-// estimatePlannedAndUntaken returns how many messages an open loop has planned up to now, and how many of them no
-// connection has taken yet. With random planned times, both numbers are estimates.
+// estimatePlannedAndUntaken returns two numbers for an open loop. due is the number of messages whose planned time has
+// come. unsent is how many of these messages no connection has taken yet. If the planned times are random, both numbers
+// are estimates.
 func (r *loadRun) estimatePlannedAndUntaken(s totals, now time.Duration) (due, unsent int64) {
 	taken := pacer.CountsBeforeAndInWindow{Before: s.run[nEarly], Within: s.run[nPlanned]}
 	if r.generator.mode == openLoop {
@@ -233,7 +235,8 @@ func (t *timeDistributions) all() []*distribution {
 	return []*distribution{&t.window, &t.outside, &t.connect, &t.firstByte, &t.service, &t.late, &t.heard}
 }
 
-// newTimeDistributions returns empty distributions. Coarse latencies have two significant digits instead of three.
+// newTimeDistributions returns empty distributions of times. If coarseLatencies is set, latencies have a precision of
+// two significant digits instead of three.
 func newTimeDistributions(coarseLatencies bool) *timeDistributions {
 	coarseDist := distribution{coarse: true}
 	return &timeDistributions{connect: coarseDist, firstByte: coarseDist, heard: coarseDist, outside: distribution{coarse: coarseLatencies}, window: distribution{coarse: coarseLatencies}}
@@ -252,7 +255,8 @@ func (t *timeDistributions) reset() {
 	}
 }
 
-// swapTimes replaces the shard's distributions by the empty distributions spare, and returns the old ones.
+// swapTimes returns the distributions that the shard has recorded. The shard continues with the empty distributions in
+// spare.
 func (s *shard) swapTimes(spare *timeDistributions) (recorded *timeDistributions) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,8 +21,8 @@ const (
 	maxDuration      = 30 * 24 * time.Hour
 )
 
-// Config describes a load and its target. Only Target is required; other zero fields select their defaults. Setting
-// explains the tags of the fields.
+// Config describes a load and its target. Only Target is required. Every other field has a default, which the zero
+// value selects. The type Setting explains the tags of the fields.
 type Config struct {
 	// Target is the server's address: host:port, or "unix:" followed by the path of a unix socket. The host is
 	// resolved once; IPv4 is preferred. An empty host means this machine.
@@ -160,19 +160,21 @@ type Config struct {
 	// several generators exactly. Without them, only Result.Latency is combined exactly.
 	Histograms bool `key:"histograms"`
 
-	// Begin synchronizes several generators. The run waits after the connect phase until Begin delivers a value or is
-	// closed. If Begin is nil, the run does not wait. In a search, each value is a rate. The run tries the rate, emits
-	// the event Tried with the Result, and waits for the next value. The value 0 ends the search. Begin cannot be
-	// combined with Early.
+	// Begin synchronizes several generators. When the connections are established, the run waits until it receives a
+	// value from Begin or until Begin is closed. If Begin is nil, the run does not wait. Begin cannot be combined with
+	// Early.
+	//
+	// In a search, each value is a rate. The run loads the server at this rate, emits the event Tried with the Result,
+	// and waits for the next value. The value 0 ends the search.
 	Begin <-chan float64
-	// Enough ends the measured window of a Steady run when the channel is closed. The window lasts at most three
-	// times Duration. The coordinator of several generators closes Enough when their total rate is steady. If
-	// Enough is nil, the window ends when the run's own rate is steady.
+	// Enough is for a Steady run, whose measured window continues until the rate is steady, but for at most three times
+	// Duration. If Enough is nil, the run itself decides when its rate is steady. Otherwise, the window ends when
+	// Enough is closed. With several generators, the coordinator closes Enough when their total rate is steady.
 	Enough <-chan struct{}
-	// Published delivers message counts to a publish/subscribe run that shares topics with other generators. At the
-	// end, the run emits the event Published with the message counts of its own publishers. The run then receives
-	// the message counts of all publishers from this channel. A negative count means unknown. Finally, the run
-	// waits for missing deliveries, as limited by Drain.
+	// Published is for publish/subscribe runs of several generators that share topics. At the end, each run emits the
+	// event Published with the number of messages that each of its publishers has sent. The run then receives from this
+	// channel the numbers for the publishers of all generators. A negative number means unknown. From these numbers,
+	// the run knows which deliveries are missing. It waits for them, as limited by Drain.
 	Published <-chan []int64
 	// Observe is called with each event of the run, on the goroutine of Run. Run waits until Observe returns.
 	Observe func(Event)
@@ -186,8 +188,9 @@ type Ramp struct {
 	Over time.Duration
 }
 
-// Rate defines when an open loop sends messages. To correct for coordinated omission (Gil Tene, "How NOT to Measure
-// Latency", and wrk2), latency is measured from the planned time of a message, so all delays count in full.
+// Rate defines when an open loop sends messages. The latency of a message is measured from its planned time, not from
+// the time of sending. If a message is sent late, for example because the server is slow, the delay is part of the
+// latency. This corrects for coordinated omission (Gil Tene, "How NOT to Measure Latency", and wrk2).
 type Rate struct {
 	// PerSecond is the number of messages per second on all connections together. Any connection with fewer than
 	// Config.Pipeline messages in flight may send the next one. If Each is set, PerSecond is the rate of every single

@@ -80,7 +80,8 @@ func newConnTable(maxConns, maxInFlightPerConn, shards int) *connTable {
 	return s
 }
 
-// allocStateChunk allocates up to connChunk states for a shard: first to end-1, or none if the table is full.
+// allocStateChunk allocates up to connChunk connection states for a shard. The states have the indexes from first to
+// end-1. If the table is full, first equals end.
 func (s *connTable) allocStateChunk(shard int) (first, end int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,8 +100,8 @@ func (s *connTable) allocatedCount() int {
 	return s.nextUnused
 }
 
-// forEachCurrentOrFormerConn calls the function visit for every connection, including closed ones, until it returns
-// false. The lock of the connection's shard is held during each call.
+// forEachCurrentOrFormerConn calls the function visit for every connection, including closed ones. If visit returns
+// false, no further connections are visited. During each call, the lock of the connection's shard is held.
 func (s *connTable) forEachCurrentOrFormerConn(shards []*shard, visit func(*shard, *connState) (goOn bool)) {
 	s.mu.Lock()
 	owners := s.chunkOwners[:len(s.chunkOwners):len(s.chunkOwners)]

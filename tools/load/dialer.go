@@ -12,10 +12,12 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// maxHalfOpen and the connect rate per second limit the concurrent connection attempts; the higher limit applies.
+// maxHalfOpen is the maximum number of connection attempts in progress at the same time. If the connect rate per second
+// is higher than maxHalfOpen, this rate is the maximum instead.
 const maxHalfOpen = 512
 
-// minDialBatch is the smallest batch into which the dialer divides due attempts. If fewer are due, they form one batch.
+// minDialBatch is the smallest size that the dialer chooses for a batch of attempts. A batch can still be smaller, for
+// example if fewer attempts are due or if there are several targets. Each batch is one call of Dial.
 const minDialBatch = 16
 
 const dialInterval = 2 * time.Millisecond
@@ -51,8 +53,11 @@ type dialer struct {
 	nextRetry time.Duration
 }
 
-// dialAndReplaceClosed starts all connections. It then returns nil or, if d.replaceClosed is set, starts replacements
-// until ctx ends. When ctx ends, it returns ctx's cause. It also returns the first error of Dial other than ErrFull.
+// dialAndReplaceClosed opens the connections. If d.replaceClosed is not set, it returns nil when it has started all
+// attempts. If d.replaceClosed is set, it then replaces closed connections until ctx ends.
+//
+// When ctx ends, dialAndReplaceClosed returns the cause. If Dial returns an error other than ErrFull, it returns this
+// error immediately.
 func (d *dialer) dialAndReplaceClosed(ctx context.Context) error {
 	tick := time.NewTicker(dialInterval)
 	defer tick.Stop()
@@ -83,8 +88,9 @@ func (d *dialer) attemptsDueWithinLimits(sinceStart time.Duration) int {
 	return max(min(free, wanted), 0)
 }
 
-// totalAttemptsForRampAndReplacements returns how many attempts the ramp, closed connections and failed attempts
-// require up to now, regardless of the connect rate. It updates d.retried every dialRetryInterval.
+// totalAttemptsForRampAndReplacements returns how many attempts are required from the start of the run until now. These
+// are the attempts for the ramp, one for each closed connection, and one for each failed attempt. The connect rate is
+// not considered. The number of failed attempts is updated only every dialRetryInterval.
 func (d *dialer) totalAttemptsForRampAndReplacements(sinceStart time.Duration) int {
 	n := d.connections
 	if d.ramp.Over > 0 && sinceStart < d.ramp.Over {
@@ -134,9 +140,9 @@ type source struct {
 	count int
 }
 
-// planGivenOrLoopbackSources distributes connections evenly over givenAddrs. Without givenAddrs, it uses several
-// loopback addresses if more than maxPerSource connections go to an IPv4 loopback target. Otherwise, the kernel chooses
-// the address. A maxPerSource of 0 means no limit.
+// planGivenOrLoopbackSources distributes connections evenly over the addresses givenAddrs. If givenAddrs is empty, the
+// kernel usually chooses the source address. However, if more than maxPerSource connections go to an IPv4 loopback
+// address, they are distributed over several loopback addresses. If maxPerSource is 0, there is no limit.
 func planGivenOrLoopbackSources(target netip.Addr, connections int, givenAddrs []netip.Addr, maxPerSource int) []source {
 	addrs := givenAddrs
 	if len(addrs) == 0 {
@@ -170,8 +176,9 @@ func loopbackAddrs(n int) []netip.Addr {
 	return addrs
 }
 
-// maxConnsPerLoopbackSourceAndTarget returns a quarter of the number of ephemeral ports, but at most
-// maxPlannedPerSource. On systems other than Linux, it returns 0.
+// maxConnsPerLoopbackSourceAndTarget returns how many connections may use the same pair of loopback source address and
+// target. The result is a quarter of the number of ephemeral ports, but at most maxPlannedPerSource. On systems other
+// than Linux, the result is 0, which means no limit.
 func maxConnsPerLoopbackSourceAndTarget() (countOrZeroIfUnlimited int) {
 	if runtime.GOOS != "linux" {
 		return 0

@@ -17,19 +17,22 @@ func (c Config) Total() int {
 	return c.totalConns()
 }
 
-// Divide returns configurations for several generators that together produce the load of c. It returns one Config per
-// weight, for 1 to MaxGenerators weights. A generator's share is proportional to its weight, which must be above 0.
+// Divide returns configurations for several generators that together produce the load of c. It returns one Config for
+// each weight. There must be 1 to MaxGenerators weights, all above 0. A generator's share is proportional to its
+// weight.
 //
-// These are divided: connections, the connect rate, a ramp, publishers, slow subscribers, and Check (the limit of lines
-// in flight). The total rate of an open loop is divided in proportion to the connections. A rate per connection does
-// not change. All generators share the topics; see PubSub.
+// The following numbers are divided: connections, the connect rate, a ramp, publishers, slow subscribers, and Check
+// (the limit of lines in flight). The total rate of an open loop is divided in proportion to the connections. A rate
+// for each connection does not change. All generators use the same topics; see PubSub.
 //
-// Without a Lifetime, the connections of all generators are numbered consecutively. With a Lifetime, the first numbers
-// of successive generators are 1<<24 apart, to leave numbers for replacements.
+// Connections have numbers that are unique among all generators. Usually, these numbers are consecutive. With a
+// Lifetime, the numbers of each generator begin 1<<24 after those of the generator before, because replacements also
+// need numbers.
 //
-// The number of connections must be at least the number of generators. ConnectRate, Check and Publishers have the same
-// minimum if they are set. A search (Goal) and a Steady run need a coordinator that evaluates all generators; see Begin
-// and Enough. If Sources are set, Divide returns an error, because the addresses belong to one machine.
+// The number of connections must be at least the number of generators. This also applies to ConnectRate, Check and
+// Publishers if they are set. A search (Goal) and a Steady run need a coordinator that evaluates the results of all
+// generators; see Begin and Enough. If Sources are set, Divide returns an error, because the addresses belong to one
+// machine.
 func (c Config) Divide(weights ...float64) ([]Config, error) {
 	if err := c.validateForGenerators(len(weights)); err != nil {
 		return nil, err

@@ -111,8 +111,8 @@ func parseBound(text string, isTime bool) (nanosecondsOrNumber float64, _ error)
 	return n * scale, nil
 }
 
-// Check returns the actual value as text, and reports whether the result meets the expectation. A nil result never
-// meets it, and neither does an unknown value, such as a percentile without latencies.
+// Check returns the actual value as text, and reports whether the result meets the expectation. If r is nil, or if the
+// value is unknown, the expectation is not met. For example, a percentile is unknown if there are no latencies.
 func (e Expectation) Check(r *Result) (got string, ok bool) {
 	if r == nil || e.figure.value == nil {
 		return "no result", false

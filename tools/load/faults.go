@@ -32,14 +32,15 @@ const (
 	nFaults
 )
 
-// String returns the prefix for causes of kind f in Interval.Errors.
+// String returns the kind of fault as a prefix for texts in Interval.Errors, such as "connect: ".
 func (f faultKind) String() string {
 	return [...]string{"connect: ", "lost: ", "answer: ", "answer: ", "line: "}[f]
 }
 
 type causeCounts map[string]int64
 
-// maxCauses limits the causes that are counted for each kind of failure. Further ones count as "other causes".
+// maxCauses is the maximum number of different causes that are counted separately for each kind of failure. All other
+// causes together count as "other causes".
 const maxCauses = 64
 
 // countFaultLocked counts n failures with the same cause. The caller holds f.mu.
@@ -103,8 +104,8 @@ func (f *faultRecorder) recordIfExhaustionLocked(err error) {
 	f.exhausted[errno]++
 }
 
-// stopCountingConnectsAndFailPending ends the counting of failed attempts. If pendingCauseOrEmpty is not empty, the
-// attempts that have neither succeeded nor failed count as failed with this cause.
+// stopCountingConnectsAndFailPending ends the counting of failed connection attempts. Attempts are pending if they have
+// neither succeeded nor failed. If pendingCauseOrEmpty is not empty, pending attempts count as failed with this cause.
 func (f *faultRecorder) stopCountingConnectsAndFailPending(attempted, opened int64, pendingCauseOrEmpty string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -137,8 +138,8 @@ func (f *faultRecorder) countMismatchAndKeepFirst(reason error, m Mismatch) {
 	}
 }
 
-// recordUnexpectedOrRepeatedLine counts an unexpected line, and stores the run's first one. If lineOrNilIfRepeated is
-// nil, it counts a repeated broadcast instead.
+// recordUnexpectedOrRepeatedLine counts an unexpected line. It also stores the first unexpected line of the run. If
+// lineOrNilIfRepeated is nil, it counts a broadcast that a connection has received again.
 func (f *faultRecorder) recordUnexpectedOrRepeatedLine(lineOrNilIfRepeated []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -174,7 +175,8 @@ func (f *faultRecorder) fillFaultFields(r *Result) {
 	r.FirstUnexpected = f.firstUnexpected
 }
 
-// describeCause describes why a connection failed or was lost, without addresses, so that equal causes are equal texts.
+// describeCause describes why a connection failed or was lost. The text contains no addresses, so failures with the
+// same cause have the same text.
 func describeCause(err error) string {
 	var errno syscall.Errno
 	var op *net.OpError

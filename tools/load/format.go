@@ -340,7 +340,7 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// inBase64 is the suffix of a JSON key whose value is in base64, because it is not valid UTF-8.
+// inBase64 is the suffix of a JSON key whose value is in base64. Base64 is used for texts that are not valid UTF-8.
 const inBase64 = "_base64"
 
 func (s *Setting) acceptsBytes() bool {
@@ -358,9 +358,12 @@ func (s *Setting) textToJSONScalar(text string) any {
 }
 
 // UnmarshalJSON reads one JSON object. The keys are the names of Settings, with underscores instead of dashes. The
-// value of "target" can be a URL: see SetTargets. Other values have the formats of flags: strings such as "10k" and
-// "1m30s", numbers (seconds for a time), booleans, and arrays for a List. A field without a key in the object keeps its
-// value. If a key is unknown or a value is invalid, the error names the key.
+// value of "target" can be a URL; see SetTargets. All other values have the formats of the flags. A value can be a
+// string such as "10k" or "1m30s", a number, or a boolean. If the value of a time is a number, the unit is seconds. If
+// Setting.List is set, the value can also be an array of strings.
+//
+// If the object has no key for a field, the field keeps its value. If a key is unknown or a value is invalid, the error
+// names the key.
 func (c *Config) UnmarshalJSON(data []byte) error {
 	var values map[string]any
 	numbers := json.NewDecoder(bytes.NewReader(data))

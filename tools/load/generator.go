@@ -141,7 +141,8 @@ func (g *generator) shardIndex(c *engine.Conn) int {
 	return int(c.Slot()) % len(g.shards)
 }
 
-// Opened numbers a new connection, and then starts the WebSocket handshake or calls sendHelloOrRegister.
+// Opened assigns a number to a new connection. With WebSockets, it then sends the handshake request. Otherwise, it
+// calls sendHelloOrRegister.
 func (g *generator) Opened(c *engine.Conn) {
 	began := c.DialStartedAt() - g.epoch
 	if g.script.frames != nil {
@@ -151,8 +152,9 @@ func (g *generator) Opened(c *engine.Conn) {
 	g.sendHelloOrRegister(c, g.nextNumber.Add(1)-1, began)
 }
 
-// sendHelloOrRegister sends a publisher's greeting or a subscription to the server. Without publish/subscribe, it
-// counts the connection as established, and may start its traffic.
+// sendHelloOrRegister prepares a new connection for its traffic. In a publish/subscribe run, it sends a publisher's
+// greeting or a subscription to the server. In other runs, it counts the connection as established. If the traffic of
+// the run has begun, the connection then starts to send.
 func (g *generator) sendHelloOrRegister(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	if g.pubsub != nil {
 		g.pubsub.sendPublisherHelloOrSubscription(c, connNumber, dialedAt)
@@ -236,7 +238,8 @@ func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
 	}
 }
 
-// Received checks input, and sends further messages. It returns the number of consumed bytes.
+// Received checks the input against the expected answers, and sends the messages that are due next. It returns the
+// number of consumed bytes.
 func (g *generator) Received(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if !ok {
@@ -324,8 +327,9 @@ func (g *generator) recordLatencies(s *shard, cs *connState, answers int, now ti
 	}
 }
 
-// recordOpenLoopLatencies records latencies, measured from the planned times of messages, and service times, measured
-// from the time of sending. It skips Config.First, which has no planned time.
+// recordOpenLoopLatencies records a latency and a service time for each answer of an open loop. The latency begins at
+// the planned time of the message, and the service time begins when the message was sent. The message Config.First is
+// skipped, because it has no planned time.
 func (g *generator) recordOpenLoopLatencies(s *shard, cs *connState, answers int, now time.Duration) {
 	for k := range uint64(answers) {
 		if g.script.hasFirst && cs.answered+k == 0 {
@@ -412,8 +416,8 @@ func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte,
 	c.Abort(reason)
 }
 
-// Ended handles the end of the server's data. After a clean close (see Config.NoReconnect), it marks the connection for
-// replacement and closes it. Closed handles all other ends.
+// Ended is called when the server has closed its side of the connection. If this is a clean close (see
+// Config.NoReconnect), Ended marks the connection for replacement and closes it. In all other cases, only Closed acts.
 func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if r, ruled := g.script.answerChecker.(*matchRuleChecker); ok && ruled && g.cfg.detectsOrderlyClose() && !g.closing.Load() {
@@ -424,8 +428,9 @@ func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	return len(in)
 }
 
-// Closed starts to replace a connection that the server has closed cleanly, if the run replaces connections. Otherwise,
-// it counts the connection as closed and, unless the run has closed it, as lost.
+// Closed is called when a connection is closed. If the server closed the connection cleanly and the run replaces such
+// connections, Closed starts the replacement. Otherwise, Closed counts the connection as closed. It also counts the
+// connection as lost, unless the run itself closed it.
 func (g *generator) Closed(c *engine.Conn, reason error) {
 	cs, ok := c.Value().(*connState)
 	if !ok {

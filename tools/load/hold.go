@@ -14,13 +14,15 @@ import (
 // a connection receives the broadcast, and shard.heard after that. The shard also contains the verification lines in
 // flight.
 
-// heldConn is the value that the engine stores for a held connection. It is immutable.
+// heldConn is the value that the engine stores for a held connection. Many connections share one heldConn, which is
+// immutable.
 type heldConn struct {
 	shard *shard
 	heard bool // the connection has received the broadcast
 }
 
-// pendingLine is a verification line that is reserved or in flight. sentAt is 0 before the line is sent.
+// pendingLine is the state of a verification line. The line is reserved for a connection but not yet sent, or it is
+// sent but not yet answered. sentAt is 0 until the line is sent.
 type pendingLine struct {
 	verification *lineVerification
 	sentAt       time.Duration
@@ -32,7 +34,8 @@ var (
 	errFragment  = errors.New("fragmented WebSocket message; expected one frame per line")
 )
 
-// isHoldOnly reports whether the run only holds connections, without a Lifetime.
+// isHoldOnly reports whether the run holds all connections until its end. The result is false with a Lifetime, because
+// connections are then closed and replaced during the run.
 func (g *generator) isHoldOnly() bool {
 	return g.mode == holding && g.cfg.Lifetime == 0
 }
@@ -97,7 +100,8 @@ func (g *generator) checkHeldLinesOrClose(c *engine.Conn, h *heldConn, in []byte
 	return len(in)
 }
 
-// parseLineOrFrame returns the first line or WebSocket frame of the input. n is its length, or 0 if it is incomplete.
+// parseLineOrFrame returns the first line of the input, or the first frame on a WebSocket. n is the size of the line or
+// frame in bytes, or 0 if it is incomplete.
 func (g *generator) parseLineOrFrame(in []byte) (frame websocket.Part, n int, err error) {
 	maxBytes := MaxLine
 	if g.script.frames == nil {
@@ -144,8 +148,8 @@ func (g *generator) replyToOrCheckLineOrFrame(c *engine.Conn, s *shard, frame we
 	return nil
 }
 
-// recordBroadcastOrRepeat counts the broadcast as received or, if the connection has received it before, as repeated.
-// The caller holds the shard's lock.
+// recordBroadcastOrRepeat counts a broadcast that a connection has received. If the connection has received the same
+// broadcast before, the broadcast counts as repeated. The caller holds the shard's lock.
 func (g *generator) recordBroadcastOrRepeat(c *engine.Conn, s *shard, now time.Duration) {
 	if c.Value() == any(&s.heard) {
 		s.totals.run[nHeardAgain]++
@@ -159,8 +163,9 @@ func (g *generator) recordBroadcastOrRepeat(c *engine.Conn, s *shard, now time.D
 	s.times.heard.record(now-time.Duration(g.firstHeard.Load()), 1)
 }
 
-// checkPendingOrCountUnexpectedLine compares a received line with the line that the connection expects. It returns
-// errWrongLine if they differ. If no line is expected, it counts the line as unexpected. The caller holds s.mu.
+// checkPendingOrCountUnexpectedLine compares a received line with the verification line that the connection expects. It
+// returns errWrongLine if the two lines differ. If the connection expects no line, it counts the received line as
+// unexpected and returns nil. The caller holds s.mu.
 func (g *generator) checkPendingOrCountUnexpectedLine(c *engine.Conn, s *shard, line []byte, now time.Duration) error {
 	ref := c.Ref()
 	a, ok := s.pendingLines[ref]

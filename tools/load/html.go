@@ -116,7 +116,8 @@ func (s *Stream) headlineFigures() [][2]string {
 	return append(all, [2]string{"Errors", format.Count(r.countAllFailures())}, [2]string{"Connections", format.Count(r.Connected)})
 }
 
-// assessRunRemarks returns remarks about the run. The first is the most severe, or says that all expectations are met.
+// assessRunRemarks returns one or more remarks about the run, the most severe first. If all expectations are met, a
+// remark about this comes before all others.
 func (s *Stream) assessRunRemarks(expected []Expectation) []page.Remark {
 	var missed []string
 	for _, e := range expected {
@@ -175,7 +176,9 @@ func (s *Stream) assessRunRemarks(expected []Expectation) []page.Remark {
 	return []page.Remark{{Tone: page.Good, Text: text}}
 }
 
-// describeMissedRate reports whether an open loop missed its planned rate (reachedRateShare), and by how much.
+// describeMissedRate reports whether an open loop missed its planned rate, and by how much. The rate is missed if the
+// answered messages are less than the share reachedRateShare of the planned messages. If no answers are expected, the
+// sent messages are compared instead.
 func (r *Result) describeMissedRate() (text string, missed bool) {
 	if r.Intended == 0 || r.Window <= 0 || float64(r.answeredOrSentMessages()) >= reachedRateShare*float64(r.Intended) {
 		return "", false

@@ -11,8 +11,9 @@ import (
 	"github.com/myriad-go/myriad/internal/page"
 )
 
-// Latency summarizes a distribution of times from an HDR histogram. The precision is three significant digits; for
-// times to connect, to the first byte and of held connections, it is two. Times above 60 s count as 60 s.
+// Latency summarizes a distribution of times that was recorded in an HDR histogram. The precision is usually three
+// significant digits. It is two digits for times to connect, times to the first byte, and all times of held
+// connections. Times above 60 s count as 60 s.
 type Latency struct {
 	Count int64         `json:"count"`
 	Min   time.Duration `json:"min"`
@@ -37,7 +38,8 @@ type LatencyPoint struct {
 
 func (p *LatencyPoint) Of(l *Latency) time.Duration { return *p.of(l) }
 
-// LatencyPoints lists the figures of a Latency by ascending quantile, and the mean in second place. Do not change it.
+// LatencyPoints lists the figures of a Latency in ascending order of their quantile. An exception is the mean, which is
+// second. The list must not be changed.
 var LatencyPoints = []LatencyPoint{
 	{"min", 0, func(l *Latency) *time.Duration { return &l.Min }},
 	{"mean", -1, func(l *Latency) *time.Duration { return &l.Mean }},
@@ -59,7 +61,8 @@ func findLatencyPoint(name string) (pointOrNil *LatencyPoint) {
 	return &LatencyPoints[i]
 }
 
-// mergeKeepingWorst merges other into l, and keeps the longer value of each percentile.
+// mergeKeepingWorst merges other into l. The merged percentiles are unknown, so l keeps the longer of the two times for
+// each percentile.
 func (l *Latency) mergeKeepingWorst(other *Latency) {
 	if other.Count == 0 {
 		return
@@ -82,8 +85,9 @@ func (l *Latency) mergeKeepingWorst(other *Latency) {
 	l.Count += other.Count
 }
 
-// PercentileCurve returns the percentiles in seconds, as a curve over x = 1/(1 - quantile). For example, the 99th
-// percentile is at x = 100. The maximum is at x = Count. Percentiles with a larger x are omitted.
+// PercentileCurve returns the percentiles as a curve. The y values are times in seconds. The x value of a quantile q is
+// 1/(1-q), which is 100 for the 99th percentile, for example. The last point is the maximum, at x = Count. Percentiles
+// that would have the same or a greater x are omitted.
 func (l *Latency) PercentileCurve() (c page.Series) {
 	for _, p := range LatencyPoints {
 		one := math.Round(1 / (1 - p.Quantile))

@@ -13,7 +13,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// exhaustionErrnos names the errors that show an exhausted resource of this machine.
+// exhaustionErrnos contains the errors that show that this machine has run out of a resource. The values are their
+// names.
 var exhaustionErrnos = map[syscall.Errno]string{
 	syscall.EADDRNOTAVAIL: "EADDRNOTAVAIL", syscall.EADDRINUSE: "EADDRINUSE",
 	syscall.EMFILE: "EMFILE", syscall.ENFILE: "ENFILE",
@@ -36,12 +37,13 @@ func (f *faultRecorder) countExhaustionErrors(errnos ...syscall.Errno) (n int64,
 // minUsageWindow is the shortest window for which processor use is reported.
 const minUsageWindow = 100 * time.Millisecond
 
-// highCPUPressure is the largest acceptable share of time during which some program waits for a processor.
+// highCPUPressure is the highest acceptable CPU pressure: the share of time during which at least one program waits for
+// a processor.
 const highCPUPressure = 0.2
 
-// Limits for the 99th percentile of the delay that the generator itself causes. The generator counts as late from
-// veryLateP99 on. It also counts as late from lateP99 on, if this delay is at least a tenth of the 99th percentile of
-// the latency.
+// Limits for the time by which the generator itself delays messages. If the 99th percentile of this delay is at least
+// veryLateP99, the generator counts as late. From lateP99 on, it counts as late only if the delay is also at least a
+// tenth of the 99th percentile of the latency.
 const (
 	lateP99     = time.Millisecond
 	veryLateP99 = 10 * time.Millisecond
@@ -57,7 +59,8 @@ func (r *Result) generatorSentLate() bool {
 	return l >= veryLateP99 || l >= lateP99 && l*10 >= r.Latency.P99
 }
 
-// findReachedLimits returns the limits that the generator has reached, the most severe first.
+// findReachedLimits returns the limits of the generator and of its machine that were reached. The most severe limit
+// comes first.
 func (r *loadRun) findReachedLimits(result *Result) []Limit {
 	var found []Limit
 	add := func(wall, advice, evidence string, args ...any) {
@@ -127,7 +130,8 @@ func (r *loadRun) cpuPressureShareInWindow() float64 {
 	return min(max(r.cpuStallTime.Seconds()/r.window.Seconds(), 0), 1)
 }
 
-// readCPUStallTime returns the total time since boot in which some program waited for a processor, or 0 if unknown.
+// readCPUStallTime returns how long at least one program on this machine has waited for a processor since boot. It
+// returns 0 if the time is unknown.
 func readCPUStallTime() time.Duration {
 	machine, _ := procfs.ReadCPUTimeAndPressure()
 	return machine.Stalled

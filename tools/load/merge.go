@@ -16,11 +16,15 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// Merge returns one result for several generators that loaded the same servers at the same time. Counts and rates are
-// added up. Latency is always exact, because each result contains the histogram of Latency. Service, Late, Connect and
-// FirstByte are exact only if the field Histograms of all results is set. Otherwise, Merge keeps the worst value of
-// each of their percentiles. Merge returns an error if the modes differ. It also returns an error if, by the
-// generators' clocks, the runs did not overlap.
+// Merge combines the results of several generators that loaded the same servers at the same time. It adds up counts and
+// rates.
+//
+// The merged percentiles of Latency are always exact, because each result contains the histogram of Latency. The
+// percentiles of Service, Late, Connect and FirstByte are exact only if the field Histograms is set in all results.
+// Otherwise, Merge uses the worst value of each percentile.
+//
+// Merge returns an error if the results have different modes. It also returns an error if the runs did not overlap in
+// time, according to the clocks of the generators.
 func Merge(results ...*Result) (*Result, error) {
 	if len(results) == 0 {
 		return nil, errors.New("load: merge: no results; expected one or more")
@@ -62,11 +66,12 @@ func Merge(results ...*Result) (*Result, error) {
 	return &all, nil
 }
 
-// MergeEvents merges events of several generators. The events must be for the same phase and from about the same time.
-// Snapshots, plans, intervals, verifications, broadcasts and received bytes are added up. A server that several
-// generators observe counts once. Percentiles of intervals are exact if all events have Histograms. Otherwise,
-// MergeEvents keeps the worst value of each percentile. It does not merge results (see Merge). Without events, it
-// returns nil.
+// MergeEvents combines events of several generators into one. The events must be for the same phase and from about the
+// same time. The numbers in snapshots, plans, intervals, verifications and broadcasts are added up, as are received
+// bytes. If several generators report on the same server, it counts only once.
+//
+// The percentiles of intervals are exact if all events have Histograms. Otherwise, MergeEvents uses the worst value of
+// each percentile. It does not merge results; see Merge. If there are no events, it returns nil.
 func MergeEvents(events ...Event) *Event {
 	if len(events) == 0 {
 		return nil
@@ -85,8 +90,9 @@ func MergeEvents(events ...Event) *Event {
 	return &all
 }
 
-// mergeFieldsByTag merges addend into total. If isLaterInterval is set, addend is a later interval. Otherwise, it is
-// the data of another generator. The tag "merge" of each field selects the result:
+// mergeFieldsByTag merges addend into total. If isLaterInterval is set, addend is a later interval of the same
+// generator. Otherwise, addend contains the data of another generator. The tag "merge" of a field determines the merged
+// value of the field:
 //
 //	sum     numbers and counts by cause are added; texts are listed; structs and the elements of slices are merged
 //	gauge   for several generators, the sum; for successive intervals, the later value
@@ -97,8 +103,8 @@ func MergeEvents(events ...Event) *Event {
 //	last    for several generators, the first value that is set; for successive intervals, the later value
 //	append  all elements of both slices
 //
-// A Latency or a Rate has its own way of merging. A field of total without a tag keeps its value. Maps and slices of
-// total are replaced, not modified.
+// The types Latency and Rate have their own rules. If a field has no tag, its value in total remains unchanged. Maps
+// and slices in total are never modified but replaced by new ones, because other values can share them.
 func mergeFieldsByTag[T any](total, addend *T, isLaterInterval bool) {
 	mergeStructByTag(reflect.ValueOf(total).Elem(), reflect.ValueOf(addend).Elem(), isLaterInterval)
 }
@@ -200,9 +206,9 @@ func lessNumberTimeOrBool(a, b reflect.Value) bool {
 	return a.Int() < b.Int()
 }
 
-// mergeCompleteHistograms merges the histograms of all parts into *encodedByField, and summarizes them in the Latency
-// fields of the result called to. It skips a field for which a histogram is missing or invalid. An invalid histogram is
-// an error.
+// mergeCompleteHistograms merges the histograms of all parts for each field of type Latency. It stores the merged
+// histogram in *encodedByField, and its summary in the field of *to. If a part has latencies but no valid histogram for
+// a field, this field is skipped. If a histogram is invalid, mergeCompleteHistograms also returns an error.
 func mergeCompleteHistograms[T Interval | Result](to *T, encodedByField *map[string]string, parts ...*T) (err error) {
 	all := make(map[string]string)
 	v := reflect.ValueOf(to).Elem()
@@ -270,7 +276,8 @@ func (r *Result) checkMergeableAndDecodeHistogram(first *Result) (histogramOrNil
 	return h, nil
 }
 
-// addRateUnlessBothPerConn adds another generator's rate to r. If both are per connection, r does not change.
+// addRateUnlessBothPerConn adds the rate of another generator to r. However, r does not change if both rates apply to
+// each single connection.
 func (r *Rate) addRateUnlessBothPerConn(o *Rate) {
 	if r.Each && o.Each {
 		return
@@ -281,8 +288,9 @@ func (r *Rate) addRateUnlessBothPerConn(o *Rate) {
 	r.PerSecond += o.PerSecond
 }
 
-// AddCauses adds error counts to the map called to, and returns this map. If the map is nil, AddCauses returns a new
-// one. Once the map contains as many causes as limit permits, further causes count as "other".
+// AddCauses adds error counts to a map of counts by cause, and returns this map. If the map is nil, AddCauses returns a
+// new one. The map can contain limit causes. When it is full, the errors of all further causes count under the name
+// "other".
 func AddCauses(to, counts map[string]int64, limit int) map[string]int64 {
 	if to == nil {
 		to = make(map[string]int64)

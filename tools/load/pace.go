@@ -24,8 +24,8 @@ func (g *generator) markMessageDue(s *shard, cs *connState, plannedAt time.Durat
 	s.totals.run[nDue]++
 }
 
-// capAtConnQuotaAndWindowEnd returns how many of the wanted messages Config.Messages still permits. After the window,
-// it returns 0.
+// capAtConnQuotaAndWindowEnd returns how many of the wanted messages a connection may still send. The limit for all
+// messages of a connection is Config.Messages. After the end of the window, the result is 0.
 func (g *generator) capAtConnQuotaAndWindowEnd(cs *connState, wanted int, now time.Duration) (allowed int) {
 	if int64(now) >= g.windowEnd.Load() {
 		return 0
@@ -71,8 +71,9 @@ func (g *generator) scheduleMessagesAfterThinkTime(s *shard, cs *connState, newA
 	}
 }
 
-// markDueMessagesAndQueueNext marks the planned messages of a connection as due when their time has come. It marks only
-// as many as the connection can take. If the connection can take more, it is queued for its next planned message.
+// markDueMessagesAndQueueNext marks planned messages of a connection as due if their time has come. It marks at most as
+// many as the connection may have in flight. If the connection may have more, it then waits for the next planned
+// message; see queueForNextPlannedIfCapacity.
 func (g *generator) markDueMessagesAndQueueNext(s *shard, cs *connState, now time.Duration) {
 	for g.canTakeAnotherMessage(cs) {
 		at, ok := g.takeAndCountDuePlanTime(s, cs, now)
@@ -84,8 +85,8 @@ func (g *generator) markDueMessagesAndQueueNext(s *shard, cs *connState, now tim
 	g.queueForNextPlannedIfCapacity(s, cs, now)
 }
 
-// takeAndCountDuePlanTime takes the next time, if it has come, from the shared plan or the connection's own plan. It
-// counts the messages of own plans (nPlanned, nEarly).
+// takeAndCountDuePlanTime takes the next planned time from the shared plan, or from the connection's own plan. If the
+// time has not come, ok is false. A message of a connection's own plan is also counted, in nPlanned or nEarly.
 func (g *generator) takeAndCountDuePlanTime(s *shard, cs *connState, now time.Duration) (plannedAt time.Duration, ok bool) {
 	if int64(now) >= g.planDeadline.Load() {
 		return 0, false
@@ -106,8 +107,9 @@ func (g *generator) takeAndCountDuePlanTime(s *shard, cs *connState, now time.Du
 	return plannedAt, true
 }
 
-// queueForNextPlannedIfCapacity makes a connection wait for its next planned message: in the ready queue for a shared
-// plan, or with a timer for its own plan. It does nothing if the connection can have no more messages in flight.
+// queueForNextPlannedIfCapacity makes a connection wait for its next planned message. With a shared plan, the
+// connection waits in the shard's queue of ready connections. With its own plan, it waits for a timer. If the
+// connection may have no more messages in flight, queueForNextPlannedIfCapacity does nothing.
 func (g *generator) queueForNextPlannedIfCapacity(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() || cs.flags&connPastFirst == 0 || !g.canTakeAnotherMessage(cs) {
 		return
@@ -132,7 +134,8 @@ func (g *generator) needsPaceTimer() bool {
 	return g.isOpenLoop() || g.cfg.Lifetime > 0 || g.cfg.Think > 0
 }
 
-// maxNudgesPerPace limits the nudges (wake-ups) per pacing call. paceInterval is the longest time between calls.
+// maxNudgesPerPace limits the connections of a shard that are nudged (woken up) at once. paceInterval is the longest
+// time until the next call of nudgeDueConnsOfLoop.
 const (
 	maxNudgesPerPace = 512
 	paceInterval     = 10 * time.Millisecond
@@ -142,8 +145,9 @@ const (
 	paceRetryDelay = 100 * time.Microsecond
 )
 
-// nudgeDueConnsOfLoop nudges (wakes up) the connections of a loop that have due messages or timers. If loopOrAll is
-// negative, it does so for all shards. It is an engine.Scheduler.
+// nudgeDueConnsOfLoop implements engine.Scheduler. It nudges (wakes up) the connections of a loop that have due
+// messages or due timers. In models without loops, loopOrAll is negative, and the connections of all shards are nudged.
+// The caller must call it again at the time nextCall.
 func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	now, next := at-g.epoch, at-g.epoch+paceInterval
 	if loopOrAll >= 0 {
@@ -159,8 +163,9 @@ func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge f
 	return next + g.epoch
 }
 
-// nudgeDueConnsOfShard nudges the shard's connections with due timers or due messages. If nudge fails, it keeps the
-// rest of the nudges for the next call. It must be called again at nextCall.
+// nudgeDueConnsOfShard nudges the connections of a shard that have due messages or due timers. If a nudge fails,
+// nudgeDueConnsOfShard stops and keeps the remaining connections for its next call. The caller must call it again at
+// the time nextCall.
 func (g *generator) nudgeDueConnsOfShard(s *shard, now time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	s.mu.Lock()
 	if len(s.nudgeRetries) == 0 && s.timers.earliestOrNever() > now && (s.ready.n == 0 || g.sharedPlan.NextDue() > now) {
@@ -240,8 +245,8 @@ func (g *generator) runDueTimers(s *shard, nudges []engine.Ref, now time.Duratio
 	return nudges
 }
 
-// markSharedPlanDueOnReadyConns assigns due messages of the shared plan to ready connections, and adds these
-// connections to nudges.
+// markSharedPlanDueOnReadyConns assigns due messages of the shared plan to connections that are ready to send. It
+// returns nudges, extended by these connections.
 func (g *generator) markSharedPlanDueOnReadyConns(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
 	for len(nudges) < maxNudgesPerPace && s.ready.n > 0 {
 		if g.sharedPlan.NextDue() > now {
@@ -269,7 +274,8 @@ func (g *generator) markSharedPlanDueOnReadyConns(s *shard, nudges []engine.Ref,
 	return nudges
 }
 
-// recordOpenLoopSendLateness records how late due messages are, if they were planned for the window.
+// recordOpenLoopSendLateness records how late the due messages of a connection are sent, compared with their planned
+// times. Messages that were not planned for the window are ignored.
 func (g *generator) recordOpenLoopSendLateness(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() {
 		return
@@ -326,7 +332,8 @@ func (g *generator) skipPlanAndCountUnsentOnClose(s *shard, cs *connState) {
 	}
 }
 
-// startConnPlanEvenlyOffset starts the message plan of one connection. The connections' offsets are evenly spread.
+// startConnPlanEvenlyOffset starts the message plan of one connection. The first message has a delay that depends on
+// the number of the connection. These delays are spread evenly, so that not all connections send at the same time.
 func (g *generator) startConnPlanEvenlyOffset(cs *connState, now time.Duration) {
 	const golden = 0.6180339887498949 // its multiples modulo 1 are evenly distributed
 	since := g.table.openedAt[cs.index]
@@ -339,8 +346,9 @@ func (g *generator) startConnPlanEvenlyOffset(cs *connState, now time.Duration) 
 
 func (g *generator) connSeed(cs *connState) uint64 { return deriveSeed(g.cfg.Seed, uint64(cs.number)) }
 
-// Counting unsent messages draws at most skipDraws random times per connection, and skipDrawsAll per run. Beyond these
-// limits, the number is estimated.
+// Limits for counting unsent messages with random planned times. Exact counting draws one random time for each message.
+// After skipDraws random times for a connection or skipDrawsAll in total, the number of the remaining messages is
+// estimated.
 const (
 	skipDraws    = 64
 	skipDrawsAll = 100_000
@@ -350,15 +358,16 @@ func (g *generator) skipConnPlanUntil(cs *connState, end time.Duration, randomDr
 	return g.table.plans[cs.index].Skip(&g.curve, g.connSeed(cs), time.Duration(g.windowStart.Load()), end, randomDrawsLeft)
 }
 
-// forEachOpenConnPlan calls the function visit for each open connection until it returns false. It holds the shard's
-// lock.
+// forEachOpenConnPlan calls the function visit for each open connection, with its plan. If visit returns false, no
+// further connections are visited. During each call, the shard's lock is held.
 func (g *generator) forEachOpenConnPlan(visit func(*connState, *pacer.SendPlan) (goOn bool)) {
 	g.table.forEachCurrentOrFormerConn(g.shards, func(_ *shard, cs *connState) bool {
 		return cs.flags&connClosed != 0 || visit(cs, &g.table.plans[cs.index])
 	})
 }
 
-// skipAndCountUnsentPlans drops and counts the planned messages that remain. No messages may be sent afterwards.
+// skipAndCountUnsentPlans drops all planned messages that no connection has taken, and returns their numbers.
+// Afterwards, no messages may be sent.
 func (g *generator) skipAndCountUnsentPlans() (all pacer.CountsBeforeAndInWindow) {
 	until := time.Duration(g.windowEnd.Load())
 	if g.mode == openLoop {
@@ -401,8 +410,9 @@ func (g *generator) hasUntakenMessagePlannedInWindow() (is bool) {
 	return is
 }
 
-// Limits of a flood. The buffers for unsent bytes share floodBufferTotal bytes equally, but each connection's buffer
-// has at least minFloodBuffer and at most maxFloodBuffer.
+// Limits of a flood. Each connection has a buffer for unsent bytes. The buffers of all connections together have
+// floodBufferTotal bytes, in equal parts. However, a buffer has at least minFloodBuffer and at most maxFloodBuffer
+// bytes.
 const (
 	maxFloodBuffer   = 64 << 10
 	minFloodBuffer   = 4 << 10
@@ -414,14 +424,15 @@ func (c *Config) floodBufferSize() int {
 	return min(max(floodBufferTotal/c.maxSimultaneousConns(), minFloodBuffer), maxFloodBuffer)
 }
 
-// Drained continues a flood when the kernel has accepted the unsent bytes.
+// Drained is called when the kernel has accepted all unsent bytes of a connection. In a flood, it sends more.
 func (g *generator) Drained(c *engine.Conn) {
 	if cs, ok := c.Value().(*connState); ok && g.mode == flooding && g.hasAnyFlag(cs, connStarted) {
 		g.sendFloodBatches(c, cs)
 	}
 }
 
-// sendFloodBatches sends up to floodBatches batches, but stops when the unsent bytes exceed the connection's buffer.
+// sendFloodBatches sends up to floodBatches batches of messages. It stops earlier if the connection has more unsent
+// bytes than its buffer should hold.
 func (g *generator) sendFloodBatches(c *engine.Conn, cs *connState) {
 	s := g.shards[cs.shard]
 	bufferSize := g.cfg.floodBufferSize()

@@ -7,7 +7,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// pregeneratedPayload stores messages or answers of equal size, adjacent in memory.
+// pregeneratedPayload stores generated messages or answers of equal size. They are adjacent in memory, so that several
+// can be sent or compared at once.
 type pregeneratedPayload struct {
 	block       circularMessageBlock
 	partialNext int // number of bytes of the next message that are sent with each message
@@ -64,7 +65,7 @@ func (r *pregeneratedPayload) nextExpectedBytes(cs *connState) []byte {
 }
 
 // writeCachedMessages writes n messages of a connection without copying them. msgNumber is the number of the first
-// message. sizeInBytes is the size of n messages, even if a write fails; Closed receives the error.
+// message. sizeInBytes is always the size of n messages. If a write fails, the engine passes the error to Closed.
 func (r *pregeneratedPayload) writeCachedMessages(c *engine.Conn, connNumber uint32, msgNumber uint64, n int) (sizeInBytes int) {
 	at, left := r.messageOffset(connNumber, msgNumber), n*r.block.size
 	if msgNumber == 0 {

@@ -71,8 +71,9 @@ func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConne
 	}
 }
 
-// runConnectPhase opens the connections. It waits until all attempts have finished, or until none has finished for
-// connectStallTimeout. In both cases it returns nil, and pending attempts count as failed.
+// runConnectPhase opens the connections. It returns nil when all attempts have succeeded or failed. It also returns nil
+// if no attempt has finished for the time connectStallTimeout. Attempts that are still in progress then count as
+// failed. If ctx ends or attempts cannot be started, it returns an error.
 func (r *loadRun) runConnectPhase(ctx context.Context) (errUnlessStalled error) {
 	dialing, cancel := context.WithCancelCause(ctx)
 	var dialer sync.WaitGroup
@@ -97,8 +98,9 @@ func (r *loadRun) runConnectPhase(ctx context.Context) (errUnlessStalled error) 
 	return ignoreStalled(err)
 }
 
-// connectStallTimeout returns how long the connect phase waits for the next attempt to finish: Config.ConnectTimeout,
-// or more if the connect rate is low.
+// connectStallTimeout returns the longest time for which the connect phase waits without a finished attempt. It is
+// Config.ConnectTimeout. If the connect rate or the ramp is so slow that attempts start at longer intervals, it is
+// twice the interval.
 func (r *loadRun) connectStallTimeout() time.Duration {
 	timeout := r.cfg.ConnectTimeout
 	if r.cfg.ConnectRate > 0 {
@@ -163,8 +165,9 @@ func (r *loadRun) runWarmupWindowAndDrain(ctx context.Context) (errUnlessStalled
 	return ignoreStalled(err)
 }
 
-// startTrafficOrEarlyDialing sets the times of the warm-up and the window. It starts the traffic or, with Config.Early,
-// the dialing on a new goroutine. The caller must end ctx and then call stopDialingOrWait.
+// startTrafficOrEarlyDialing sets the times of the warm-up and the window. It then starts a goroutine that makes the
+// connections begin to send. With Config.Early, the goroutine opens the connections instead. To end the goroutine, the
+// caller must cancel ctx and then call stopDialingOrWait.
 func (r *loadRun) startTrafficOrEarlyDialing(ctx context.Context) (stopDialingOrWait func()) {
 	t := r.generator
 	if r.cfg.Early {
@@ -183,7 +186,8 @@ func (r *loadRun) startTrafficOrEarlyDialing(ctx context.Context) (stopDialingOr
 	return starter.Wait
 }
 
-// Delay before the first planned message of an open loop: planLead, plus planLeadPerConn per connection.
+// Parts of the delay before the first planned message of an open loop. The delay is planLead, plus planLeadPerConn for
+// each connection.
 const (
 	planLead        = 2 * paceInterval
 	planLeadPerConn = 2 * time.Microsecond
@@ -257,8 +261,9 @@ func (r *loadRun) windowOrAllExchangedCondition() waitCondition {
 	}
 }
 
-// sampleRateAndCheckWindowDone adds a sample of the receive rate when one is due. With Config.Enough, it also emits the
-// event Part. It reports whether the window must end.
+// sampleRateAndCheckWindowDone reports whether the window must end. This is the case when the rate is steady or when
+// all connections are closed. After each tenth of Config.Duration, sampleRateAndCheckWindowDone also records the rate
+// of received bytes. If Config.Enough is set, it then emits the event Part.
 func (r *loadRun) sampleRateAndCheckWindowDone(current totals) (steadyOrAllClosed bool) {
 	if r.windowParts.addRateIfIntervalPassed(r.generator.now(), current.window[nBytesReceived]) && r.cfg.Enough != nil {
 		r.emitEventWithSnapshot(Event{Phase: Part, Received: r.windowParts.lastRate()})
@@ -270,8 +275,8 @@ func (r *loadRun) allConnsClosedForGood(s totals) bool {
 	return s.openConns() == 0 && r.cfg.Lifetime == 0 && r.countFinishedAttempts(s) >= int64(r.cfg.totalConns())
 }
 
-// awaitUnsentAndUnanswered waits until overdue messages are sent and missing answers have arrived, as limited by
-// Config.Drain. If ctx ends, it waits for at most canceledDrain more and returns ctx's cause.
+// awaitUnsentAndUnanswered waits until all overdue messages are sent and all missing answers have arrived. Config.Drain
+// limits the wait. If ctx ends, the wait continues for at most canceledDrain, and the result is the cause of ctx.
 func (r *loadRun) awaitUnsentAndUnanswered(ctx context.Context) (ctxErr error) {
 	w := waitCondition{
 		done: func(totals) bool {
@@ -297,8 +302,8 @@ func (r *loadRun) awaitUnsentAndUnanswered(ctx context.Context) (ctxErr error) {
 
 const nudgeRetryInterval = time.Millisecond
 
-// nudgeConnsToStartSending makes all connections start to send. The connect phase must have ended. If ctx ends early,
-// the next call continues where this call stopped.
+// nudgeConnsToStartSending makes all connections start to send. It must be called after the connect phase. If ctx ends
+// before all connections have been reached, the next call continues with the remaining ones.
 func (g *generator) nudgeConnsToStartSending(ctx context.Context) {
 	if g.mode == holding || g.cfg.Unprompted {
 		return
@@ -350,8 +355,8 @@ func (p *rateSampler) addRateIfIntervalPassed(now time.Duration, totalReceived i
 	return true
 }
 
-// Steadiness decides whether a rate is steady. The caller passes the rate of each tenth of Config.Duration to Add. A
-// Steadiness is not safe for concurrent use. The zero Steadiness is ready for use.
+// Steadiness decides whether a rate is steady. The caller measures the rate during each tenth of Config.Duration and
+// passes it to Add. A Steadiness is not safe for concurrent use. The zero Steadiness is ready for use.
 type Steadiness struct {
 	rates [steadyParts]float64
 	n     int

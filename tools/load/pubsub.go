@@ -94,8 +94,9 @@ func (c *Config) totalConns() int {
 //
 // Connections are numbered in this order: publishers, slow subscribers, other subscribers.
 //
-// mu guards the number of subscribers of each topic. A goroutine holds mu while it sets publisherState.undelivered for
-// a message, and while it subtracts a lost subscriber from these counters.
+// mu guards the number of subscribers of each topic. The counters publisherState.undelivered depend on this number. A
+// goroutine must therefore hold mu while it sets the counter of a message, and while it subtracts a lost subscriber
+// from counters.
 type pubsubRun struct {
 	*generator
 	*PubSub
@@ -122,8 +123,8 @@ type publisherState struct {
 	published   uint64         // number of published messages; guarded by pubsubRun.mu
 }
 
-// pubsubMember is the state of a subscriber, or of a publisher until the server has answered its greeting. Only the
-// connection's owner may use it.
+// pubsubMember is the state of a subscriber. It is also the state of a publisher until the server has answered the
+// publisher's greeting. Only the goroutine that owns the connection may use it.
 type pubsubMember struct {
 	shard     *shard
 	dialedAt  time.Duration
@@ -212,8 +213,9 @@ func (h *pubsubRun) awaitJoinThenReceive(c *engine.Conn, m *pubsubMember, in []b
 	return used + h.verifyDeliveriesOrCountSlowBytes(c, m, in[used:])
 }
 
-// registerMemberOrAbortLate registers a publisher or subscriber. After the connect phase, it aborts the connection
-// instead. joinedAsSubscriber is false for a publisher, which no longer needs m.
+// registerMemberOrAbortLate counts the connection of a publisher or subscriber as established. If the connect phase is
+// over, it aborts the connection instead. joinedAsSubscriber is true only for a subscriber that was not aborted. A
+// publisher no longer uses m after the call.
 func (h *pubsubRun) registerMemberOrAbortLate(c *engine.Conn, m *pubsubMember) (joinedAsSubscriber bool) {
 	if h.isPublisher(m) {
 		h.publishers[m.number].ref = c.Ref()
@@ -246,11 +248,13 @@ func (h *pubsubRun) registerMemberOrAbortLate(c *engine.Conn, m *pubsubMember) (
 	return true
 }
 
-// slowDrainStall is the time without input after which the backlog of slow subscribers counts as read.
+// slowDrainStall is how long a run waits for further input of slow subscribers. If nothing arrives for this time, they
+// are assumed to have read their whole backlog.
 const slowDrainStall = 500 * time.Millisecond
 
-// resumeAndDrainSlowSubscribers makes slow subscribers read their backlog, for at most Config.Drain. It returns when
-// all are disconnected, or with errStalled when none has received data for slowDrainStall. It runs on Run's goroutine.
+// resumeAndDrainSlowSubscribers makes the slow subscribers read the data that the server has stored for them. It
+// returns nil when all of them are disconnected or after Config.Drain. If none of them has received data for
+// slowDrainStall, it returns errStalled. It must be called on Run's goroutine.
 func (h *pubsubRun) resumeAndDrainSlowSubscribers(ctx context.Context, r *loadRun) error {
 	h.mu.Lock()
 	slow := h.slowRefs
@@ -305,9 +309,12 @@ func (h *pubsubRun) verifyDeliveriesOrCountSlowBytes(c *engine.Conn, m *pubsubMe
 	return used
 }
 
-// verifyAndRecordNextDelivery verifies and records one delivery, or handles another message from the server. consumed
-// is 0 if the message is incomplete or wrong. If this was the last missing delivery of the message, fullyDeliveredBy is
-// its publisher, and otherwise nil. The caller holds the shard's lock.
+// verifyAndRecordNextDelivery verifies and records the delivery at the beginning of the input. If the input begins with
+// something else, such as a ping of the server, it is passed to answerNonMessage. consumed is 0 if the input is
+// incomplete or wrong.
+//
+// When the last missing delivery of a message has arrived, fullyDeliveredBy is the publisher of the message. Otherwise,
+// it is nil. The caller holds the shard's lock.
 func (h *pubsubRun) verifyAndRecordNextDelivery(c *engine.Conn, m *pubsubMember, in []byte, now time.Duration) (consumed int, fullyDeliveredBy *publisherState, err error) {
 	w := &h.protocol.message
 	if head := min(len(in), len(w.head)); string(in[:head]) != w.head[:head] {
@@ -375,8 +382,9 @@ func (p *publisherState) nudgeUnlessPending() {
 	}
 }
 
-// clearNudgeAndCountFullyDelivered permits the next wake-up (nudge) of a publisher. It returns how many of the
-// publisher's oldest messages in flight have been fully delivered.
+// clearNudgeAndCountFullyDelivered clears the mark that a publisher has a pending nudge (wake-up), so that it can be
+// nudged again. It looks at the publisher's messages in flight, from the oldest on, and returns how many are fully
+// delivered before the first one that is not.
 func (h *pubsubRun) clearNudgeAndCountFullyDelivered(cs *connState) (n int) {
 	p := &h.publishers[cs.number]
 	p.nudged.Store(false)
@@ -458,8 +466,9 @@ func (h *pubsubRun) recordLostOrUnjoinedMember(m *pubsubMember, reason error) {
 	}
 }
 
-// removeLostSubscriber subtracts a lost subscriber from the delivery counters of the messages that it has not received.
-// It returns the publishers of messages that are now fully delivered.
+// removeLostSubscriber handles the loss of a subscriber. For each message that the subscriber should still have
+// received, one delivery fewer is expected. The result contains the publishers of messages for which no other delivery
+// was missing.
 func (h *pubsubRun) removeLostSubscriber(m *pubsubMember) (nowFullyDelivered []*publisherState) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -496,8 +505,9 @@ func (h *pubsubRun) countMissingDeliveriesOfOwnOrAll() (n int64) {
 	return n
 }
 
-// exchangeCountsAndAwaitDeliveries emits this generator's message counts, and waits for those of all generators
-// (Config.Published). It then waits for missing deliveries, as limited by Config.Drain. It runs on Run's goroutine.
+// exchangeCountsAndAwaitDeliveries emits the numbers of messages that this generator has published. It then receives
+// the numbers of all generators from Config.Published. From these numbers it knows which deliveries are missing, and
+// waits for them, as limited by Config.Drain. It must be called on Run's goroutine.
 func (h *pubsubRun) exchangeCountsAndAwaitDeliveries(ctx context.Context, r *loadRun) error {
 	own := make([]int64, h.Publishers)
 	h.mu.Lock()
@@ -546,8 +556,8 @@ func (h *pubsubRun) countMessagesByTopic(publishedByPublisher []int64) []int64 {
 	return each
 }
 
-// countMissingDeliveriesOfAll returns how many deliveries this generator's subscribers are missing, from publishers of
-// all generators. It requires publishedByAll. The caller holds mu.
+// countMissingDeliveriesOfAll returns how many deliveries to subscribers of this generator are missing. It includes
+// messages from publishers of other generators. The field publishedByAll must be set. The caller holds mu.
 func (h *pubsubRun) countMissingDeliveriesOfAll() int64 {
 	n := h.lostReceived + h.lostGaps
 	for topic, subscribers := range h.subscribersByTopic {

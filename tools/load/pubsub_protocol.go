@@ -141,8 +141,9 @@ func newWSFrameTemplate(template string, payloadSize int, fromClient bool) wireT
 	return t
 }
 
-// newControlLineParser returns a pubsubProtocol.handleOther that answers each line with replyToLine's reply, which can
-// be "". If ok is false, the line is an error.
+// newControlLineParser returns a function for pubsubProtocol.handleOther. For each line from the server, the function
+// calls replyToLine, and replies with the result. If the reply is "", nothing is sent. If ok is false, the line is
+// treated as an error.
 func newControlLineParser(replyToLine func(line string) (reply string, ok bool)) func([]byte) (int, []byte, error) {
 	return func(in []byte) (n int, reply []byte, err error) {
 		n = bytes.IndexByte(in, '\n') + 1
@@ -164,7 +165,8 @@ func errUnexpectedReply(what []byte) error {
 	return fmt.Errorf("unexpected reply %s; expected an acknowledgment or a message", quoteTruncated(what))
 }
 
-// parseWSControlOrPublishedAck implements pubsubProtocol.handleOther for WebSockets.
+// parseWSControlOrPublishedAck implements pubsubProtocol.handleOther for WebSockets. It accepts control frames, and
+// messages in which the server acknowledges a published message. It replies to pings.
 func parseWSControlOrPublishedAck(in []byte) (n int, reply []byte, err error) {
 	var r websocket.FrameReader
 	part, n, err := r.Next(in)
@@ -186,8 +188,8 @@ func parseWSControlOrPublishedAck(in []byte) (n int, reply []byte, err error) {
 	return n, nil, nil
 }
 
-// answerNonMessage handles input that is not a published message, and sends the reply, if any. n is the number of
-// consumed bytes, 0 if the input is incomplete.
+// answerNonMessage handles input from the server that is not a published message. If the input requires a reply, it
+// sends the reply. n is the number of consumed bytes. It is 0 if the input is incomplete.
 func (w *pubsubProtocol) answerNonMessage(c *engine.Conn, in []byte) (n int, err error) {
 	n, reply, err := w.handleOther(in)
 	if len(reply) > 0 {
@@ -201,7 +203,8 @@ func (w *pubsubProtocol) answerNonMessage(c *engine.Conn, in []byte) (n int, err
 //	publisher   message         planned time      checksum  filler
 //	├ 4 digits ┼ 12 digits ────┼ 16 digits ──────┼ 8 ──────┼ the rest ─┤
 //
-// The digits are hexadecimal. The time is in nanoseconds since PubSub.Since; a closed loop uses the time of sending.
+// The digits are hexadecimal. The planned time is in nanoseconds since PubSub.Since. In a closed loop, messages have no
+// planned time, and the field contains the time of sending.
 type pubsubPayloadCodec struct {
 	seed   uint64
 	filler *pregeneratedPayload

@@ -14,7 +14,7 @@ import (
 // connReconnecting is set from the last answer until the next socket is established. Until then, nothing is sent, and
 // the connState keeps messages that are due or unanswered.
 
-// maxReconnects limits the successive attempts to replace a connection.
+// maxReconnects is the number of attempts to replace a connection. If all of them fail, the connection is lost.
 const maxReconnects = 10
 
 var (
@@ -30,8 +30,9 @@ func (c *Config) detectsOrderlyClose() bool {
 	return c.Match == matchHTTP && !c.Unprompted && !c.Hold && c.Ahead == 0
 }
 
-// endAnswersAndDetectCleanClose handles the end of the server's data, which can complete an answer. If it is a clean
-// close (see Config.NoReconnect), res.serverCloses is set.
+// endAnswersAndDetectCleanClose is called when the server has closed its side of the connection. The end of the data
+// can complete an answer, which is then counted in res.answers. res.serverCloses is set if this is a clean close; see
+// Config.NoReconnect.
 func (r *matchRuleChecker) endAnswersAndDetectCleanClose(cs *connState, in []byte) (res checkResult) {
 	state := &r.table.matchStates[cs.index]
 	answered, begins := cs.flags&connReplied != 0, *state == (match.StreamState{}) && len(in) == 0
@@ -42,8 +43,9 @@ func (r *matchRuleChecker) endAnswersAndDetectCleanClose(cs *connState, in []byt
 	return res
 }
 
-// markReconnectingAndRequeueInFlight marks a cleanly closed connection as reconnecting. If the run replaces
-// connections, it requeues the unanswered messages. The caller holds the shard's lock.
+// markReconnectingAndRequeueInFlight marks a connection that the server has closed cleanly. If the run replaces such
+// connections, the messages without an answer are queued, to be sent again on the new connection. The caller holds the
+// shard's lock.
 func (g *generator) markReconnectingAndRequeueInFlight(s *shard, cs *connState) {
 	cs.flags |= connReconnecting
 	if !g.cfg.reconnects() {
@@ -81,7 +83,8 @@ type replacementDial struct {
 	retryAt  time.Duration
 }
 
-// Value returns the connState, or nil for a socket on the wrong loop.
+// Value returns the connState of the connection that is replaced. It returns nil if the new socket was assigned to the
+// wrong event loop and is therefore not used.
 func (o *replacementDial) Value() (connStateOrNil any) {
 	if o.conn == nil {
 		return nil
@@ -113,8 +116,8 @@ func (o *replacementDial) Opened(c *engine.Conn) {
 	o.resumeConnAndSendOnNewSocket(c, o.conn)
 }
 
-// DialFailed schedules another attempt or, after maxReconnects attempts, counts the connection as lost. If the run has
-// ended, it counts the connection as closed instead.
+// DialFailed schedules another attempt. After maxReconnects attempts, it counts the connection as lost instead. If the
+// run has ended, it counts the connection as closed.
 func (o *replacementDial) DialFailed(err error) {
 	o.reconnector.releaseSlotAndDialQueued()
 	switch o.attempts++; {
@@ -137,8 +140,9 @@ func (g *generator) queueOrStartReplacementDial(cs *connState, peer netip.AddrPo
 	r.dialQueuedWhileSlotsFree()
 }
 
-// targetOfPeerElseNextUnix returns the target that has the address of the peer, or else the next Unix socket among the
-// targets, or else the first target.
+// targetOfPeerElseNextUnix returns the target with the address of the peer, to which the old connection was open. If no
+// target has this address, the old connection was to a unix socket, and the result is one of the unix sockets among the
+// targets, in rotation. If the targets contain no unix socket, the result is the first target.
 func (r *reconnector) targetOfPeerElseNextUnix(peer netip.AddrPort) resolvedTarget {
 	var paths []resolvedTarget
 	for _, t := range r.targets {
@@ -155,7 +159,8 @@ func (r *reconnector) targetOfPeerElseNextUnix(peer netip.AddrPort) resolvedTarg
 	return paths[r.nextSource%len(paths)]
 }
 
-// dialQueuedWhileSlotsFree starts queued attempts while fewer than maxHalfOpen are in progress. The caller holds r.mu.
+// dialQueuedWhileSlotsFree starts queued attempts until maxHalfOpen attempts are in progress or the queue is empty. The
+// caller holds r.mu.
 func (r *reconnector) dialQueuedWhileSlotsFree() {
 	for len(r.queued) > 0 && r.dialing < maxHalfOpen {
 		o := r.queued[0]

@@ -11,9 +11,9 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// Counts contains the counters that Interval and Result have in common. The tags of a field declare its metric, help
-// text and merging; see Counter. In a Result, a counter with the tag `of:"window"` covers only the measured window.
-// Other counters cover the whole run.
+// Counts contains the counters that are fields of both Interval and Result. The tags of a field define how the counter
+// is exported and merged; see Counter. In a Result, a counter with the tag `of:"window"` covers only the measured
+// window. All other counters cover the whole run.
 type Counts struct {
 	Closed        int64 `json:"closed" merge:"sum" metric:"connections_closed_total" help:"Connections that the generator closed at the end of their lifetime."`
 	CutOff        int64 `json:"cut_off,omitempty" merge:"sum" metric:"messages_cut_off_total" help:"Messages in flight on connections that the generator closed."`
@@ -269,7 +269,8 @@ func (c *Verification) CheckedPerSecond() float64 {
 	return float64(c.Checked) / c.Time.Seconds()
 }
 
-// Broadcast describes how far the server's broadcast line has spread among the held connections.
+// Broadcast describes how many of the held connections have received the server's broadcast line, and how long this
+// took.
 type Broadcast struct {
 	// Open is the number of open connections. Heard is how many of them have received the line.
 	Open  int64 `json:"open" merge:"sum"`
@@ -284,8 +285,8 @@ type Broadcast struct {
 
 func (b *Broadcast) Missing() int64 { return b.Open - b.Heard }
 
-// Rate returns the number of answered messages per second in the window. If no answers were expected, it returns that
-// of sent messages.
+// Rate returns the number of answered messages per second in the window. If the run expected no answers, Rate returns
+// the number of sent messages per second instead.
 func (r *Result) Rate() (answeredOrSentPerSecond float64) {
 	if r.Window <= 0 {
 		return 0
@@ -317,9 +318,11 @@ func (r *Result) InFlight() float64 {
 
 const generatorBoundShare = 0.95
 
-// GeneratorBound reports whether the generator was the bottleneck. This is true if the generator used at least 95 % of
-// its available processor time in the window. The result is false for a window of less than 100 ms, in which starting
-// and stopping dominate. The result is also false for a run with Config.Messages, in which the load is not steady.
+// GeneratorBound reports whether the generator was the bottleneck. This is the case if the generator used at least 95 %
+// of its available processor time in the window.
+//
+// The result is always false for a window of less than 100 ms, because starting and stopping then take most of the
+// time. It is also always false for a run with Config.Messages, because the load is not steady.
 func (r *Result) GeneratorBound() bool {
 	return r.Messages == 0 && r.hasMeaningfulCPUUsage() && r.GeneratorCPUUtilization() >= generatorBoundShare
 }
@@ -337,9 +340,10 @@ func (r *Result) GeneratorCPUUtilization() float64 {
 	return r.Generator.CPU().Seconds() / (r.Window.Seconds() * float64(r.CPUs))
 }
 
-// Err returns the first problem of the run, or nil for a clean run. It looks for problems in this order: no connection,
-// lost agents, wrong answers, lost connections, bad statuses, incomplete exchanges, faulty deliveries, missing answers,
-// faults of held connections. Failed connection attempts count only if no connection succeeded; see ConnectErrors.
+// Err returns the first problem of the run, or nil if there is no problem. It looks for problems in this order: no
+// connection, lost agents, wrong answers, lost connections, bad statuses, incomplete exchanges, faulty deliveries,
+// missing answers, faults of held connections. If at least one connection succeeded, failed connection attempts are not
+// a problem; see ConnectErrors.
 func (r *Result) Err() (firstProblem error) {
 	switch {
 	case r.Connected == 0 && len(r.ConnectErrors) > 0:
@@ -435,7 +439,7 @@ func countersFromTags() (all []Counter) {
 	return all
 }
 
-// Of returns the counter's value in the interval i. ok is false if intervals do not contain this counter.
+// Of returns the value of the counter in the interval i. ok is false if the counter exists only in a Result.
 func (c *Counter) Of(i *Interval) (n int64, ok bool) { return counterFieldValue(i, c.interval) }
 
 func (c *Counter) resultValue(r *Result) (n int64, ok bool) { return counterFieldValue(r, c.result) }

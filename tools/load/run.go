@@ -25,7 +25,7 @@ const (
 	tlsHandshakeMail = 4 * maxHalfOpen
 )
 
-// errStalled means that a wait made no progress for its stallTimeout.
+// errStalled means that a wait ended because nothing changed for its stallTimeout; see waitCondition.
 var errStalled = errors.New("load: no progress")
 
 // Run puts load on a server and returns the measurements. If cfg.Rate.Goal is set, Run searches for a rate.
@@ -47,7 +47,8 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	return r.runPhasesStopAndBuildResult(ctx, r.runAllPhases)
 }
 
-// validateAndStartEngine validates cfg and starts the engine, which runPhasesStopAndBuildResult must stop.
+// validateAndStartEngine validates cfg and starts the engine. The caller must call runPhasesStopAndBuildResult, which
+// stops the engine.
 func validateAndStartEngine(ctx context.Context, cfg Config) (*loadRun, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -74,7 +75,7 @@ func validateAndStartEngine(ctx context.Context, cfg Config) (*loadRun, error) {
 	return r, nil
 }
 
-// loadRun is the state of one run. It belongs to Run's goroutine.
+// loadRun is the state of one run. Only the goroutine of Run uses it.
 type loadRun struct {
 	cfg            Config
 	engine         engine.Engine
@@ -209,7 +210,8 @@ func (r *loadRun) engineConfig() engine.Config {
 	return cfg
 }
 
-// runPhasesStopAndBuildResult calls the function phases, stops the engine and returns the Result, even after an error.
+// runPhasesStopAndBuildResult calls the function phases, stops the engine and returns the Result. If phases returns an
+// error, it returns this error together with the Result.
 func (r *loadRun) runPhasesStopAndBuildResult(ctx context.Context, phases func(context.Context) error) (*Result, error) {
 	r.progressTicker = time.NewTicker(r.cfg.ProgressEvery)
 	defer r.progressTicker.Stop()
@@ -234,8 +236,9 @@ func (r *loadRun) runPhasesStopAndBuildResult(ctx context.Context, phases func(c
 	return result, err
 }
 
-// waitCondition defines when a wait ends: when the function done returns true, after timeout, or when the function
-// progress has returned the same value for stallTimeout. A timeout or stallTimeout of 0 means no limit.
+// waitCondition defines when a wait ends. It ends when the function done returns true, or when timeout has passed. It
+// also ends when the result of the function progress has not changed for stallTimeout. If timeout or stallTimeout is 0,
+// there is no such limit. The channels stop and values can also end the wait.
 type waitCondition struct {
 	timeout      time.Duration
 	done         func(totals) bool
@@ -246,8 +249,8 @@ type waitCondition struct {
 	value        *float64        // receives the value unless nil
 }
 
-// waitEmittingProgress waits for w, and emits progress events. It returns errStalled after w.stallTimeout without
-// progress, ctx's cause if ctx ends, and otherwise nil.
+// waitEmittingProgress waits until the condition w ends the wait. Meanwhile, it emits progress events. It returns
+// errStalled if progress has not changed for w.stallTimeout, and ctx's cause if ctx ends. Otherwise, it returns nil.
 func (r *loadRun) waitEmittingProgress(ctx context.Context, w waitCondition) (stallOrContextErr error) {
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
@@ -311,8 +314,8 @@ func (r *loadRun) emitEventWithSnapshot(e Event) {
 // publishOverhead is the maximum number of bytes that a publish/subscribe protocol adds to a message.
 const publishOverhead = 128
 
-// Limits in bytes: frameOverhead for the overhead of a WebSocket frame, maxHandshakeResponse for the size of a
-// handshake response, and maxRuleBuffer for the input that a match rule buffers.
+// Limits in bytes. frameOverhead is the maximum size of the header of a WebSocket frame. maxHandshakeResponse is the
+// maximum size of a handshake response. maxRuleBuffer limits the input that is buffered for a match rule.
 const (
 	frameOverhead        = 14
 	maxHandshakeResponse = 32 << 10

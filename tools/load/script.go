@@ -128,10 +128,11 @@ func (s *trafficScript) generateAndWriteMessages(c *engine.Conn, cs *connState, 
 	return size
 }
 
-// deriveSeed derives an independent seed from a run's seed. purpose is a connection number or a constant.
+// deriveSeed derives a seed for one purpose from the seed of the run. Seeds for different purposes are independent.
+// purpose is the number of a connection, or a number that is derived from one of the constants below.
 func deriveSeed(seed, purpose uint64) uint64 { return pacer.RandomAt(seed^0x6d797269, purpose) }
 
-// Purposes for deriveSeed. No connection has one of these numbers.
+// Values for the parameter purpose of deriveSeed. They are greater than the number of any connection.
 const (
 	seedMasks   = 1<<40 + iota // WebSocket masks
 	seedPlan                   // times of an open loop
@@ -139,7 +140,7 @@ const (
 	seedPayload                // published payloads
 )
 
-// writeChunk is the size in bytes at which a buffer of generated messages is written.
+// writeChunk is the number of bytes of generated messages that are collected in a buffer before they are written.
 const writeChunk = 64 << 10
 
 var bufferPool = sync.Pool{New: func() any { return &[]byte{} }}
@@ -150,7 +151,7 @@ var (
 	errExtraAnswer = errors.New("load: received an answer while no message was unanswered")
 )
 
-// templateMessageMaker generates messages from templates or, without a template, from a cache.
+// templateMessageMaker generates messages from templates. If the messages need no template, it takes them from a cache.
 type templateMessageMaker struct {
 	first, body *message.Template
 	cache       *pregeneratedPayload

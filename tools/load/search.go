@@ -14,12 +14,13 @@ import (
 )
 
 // Goal describes a search for the highest rate at which a percentile of the latency stays under a limit. The rate is
-// the total of all connections. Result.Search contains the outcome.
+// the number of messages per second on all connections together. Result.Search contains the outcome.
 //
 // Each rate is tried for Config.Duration. The first fifth of this time is a warm-up. The default duration is 2 s or 10
 // times Under, whichever is longer.
 type Goal struct {
-	// Percentile is above 0 and below 100. The default is 99.
+	// Percentile is the percentile of the latency that is compared with Under. It must be above 0 and below 100. The
+	// default is 99.
 	Percentile float64
 	// Under is the upper limit for the percentile of the latency. If Under is 0, there is no goal.
 	Under time.Duration
@@ -47,9 +48,9 @@ type Step struct {
 	open int64 // remaining connections
 }
 
-// Found is the outcome of a search. The Result that contains Found describes the step with the highest rate that met
-// the goal. If no rate met the goal, the Result describes the first step. In both cases, ConnectErrors, Lost,
-// Mismatched, FirstMismatch, BadStatus and Limits cover the whole search.
+// Found is the outcome of a search. It is part of a Result, which describes the step with the highest rate that met the
+// goal. If no rate met the goal, the Result describes the first step. In both cases, the fields ConnectErrors, Lost,
+// Mismatched, FirstMismatch, BadStatus and Limits of the Result cover the whole search.
 type Found struct {
 	Goal Goal `json:"goal"`
 	// Rate is the highest rate that kept the goal, in messages per second on all connections together, or 0 if no rate
@@ -107,7 +108,8 @@ func (c Config) withFirstStepRateAndDuration() Config {
 	return c
 }
 
-// searchRate searches for a rate, or only tries the rates received from cfg.Begin, on the connections of one run.
+// searchRate searches for the highest rate that meets the goal. If cfg.Begin is set, it does not search, but tries only
+// the rates that it receives from cfg.Begin. The same connections are used for all rates.
 func searchRate(ctx context.Context, cfg Config) (*Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -195,9 +197,9 @@ func NewSearch(cfg Config) *Search {
 	return &Search{found: &Found{Goal: cfg.goalWithDefaults()}, window: cfg.withFirstStepRateAndDuration().Duration}
 }
 
-// Seek runs the search. For each rate, in messages per second of all connections together, Seek calls the function try,
-// which returns a Result with Histograms and the number of open connections. It then calls the function tried with the
-// outcome. If try returns an error, Seek ends and returns this error.
+// Seek runs the search. For each rate, Seek first calls the function try. The rate is in messages per second on all
+// connections together. try must return a Result with Histograms, and the number of connections that are still open.
+// Seek then calls the function tried with the outcome. If try returns an error, Seek ends and returns this error.
 func (s *Search) Seek(try func(rate float64) (r *Result, open int64, err error), tried func(Step)) error {
 	return s.tryRatesUntilDone(func(rate float64) (Step, *Result, error) {
 		result, open, err := try(rate)
@@ -294,7 +296,7 @@ func (s *Search) updateBoundsBestAndLimits(step Step, result *Result) {
 	s.low, s.found.Rate, s.best = step.Rate, step.Rate, result
 }
 
-// Values of Limit.Wall for limits that depend on the rate in a search.
+// Values of Limit.Wall for the limits whose evidence depends on the rate that a search has tried.
 const (
 	wallCPU  = "cpu"
 	wallLate = "late sends"
@@ -306,8 +308,9 @@ func (s *Search) addLimitUnlessKnown(l Limit) {
 	}
 }
 
-// BestStepOrWholeRunResult returns the Result of the best step. It adds the outcome of the search, and the failures of
-// the whole run from wholeRunResult. If no step has ended, it returns wholeRunResult with the outcome.
+// BestStepOrWholeRunResult returns the Result of the best step, with two additions: the outcome of the search, and the
+// failures of the whole run from wholeRunResult. If no step has ended, it returns wholeRunResult with the outcome of
+// the search.
 func (s *Search) BestStepOrWholeRunResult(wholeRunResult *Result) *Result {
 	if s.best == nil {
 		wholeRunResult.Search = s.found

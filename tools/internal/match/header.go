@@ -5,8 +5,9 @@ import (
 	"strconv"
 )
 
-// cutLineWithinHeadLimit cuts the first line from a head or trailer. n is the size of the line with its line end, or 0
-// if the line is incomplete. A head of more than maxHead bytes is an error.
+// cutLineWithinHeadLimit returns the first line of the input, without its line end. The line belongs to a head or a
+// trailer. n is the size of the line including its line end, or 0 if the line is incomplete. An error means that the
+// head or the trailer is longer than maxHead bytes.
 func (s *StreamState) cutLineWithinHeadLimit(in []byte) (line []byte, n int, err error) {
 	maxBytes := maxHead - int(s.headBytes)
 	line, n = cutLineWithin(in, maxBytes)
@@ -17,8 +18,8 @@ func (s *StreamState) cutLineWithinHeadLimit(in []byte) (line []byte, n int, err
 	return line, n, nil
 }
 
-// cutLineWithin cuts the first line, without its line end, from the input. n is the size of the line with its line end,
-// or 0 if no line ends within maxBytes.
+// cutLineWithin returns the first line of the input, without its line end. n is the size of the line including its line
+// end, or 0 if no line ends within the first maxBytes bytes.
 func cutLineWithin(in []byte, maxBytes int) (line []byte, n int) {
 	n = bytes.IndexByte(in[:min(len(in), maxBytes)], '\n') + 1
 	if n == 0 {
@@ -31,8 +32,8 @@ func cutLineWithin(in []byte, maxBytes int) (line []byte, n int) {
 	return line, n
 }
 
-// applyHeaderLine records what a header line declares about the body. For an invalid line, expected describes a valid
-// one.
+// applyHeaderLine records what a header line declares about the body and the connection. It returns "" for a valid
+// line. For an invalid line, it returns a description of the line that was expected.
 func (s *StreamState) applyHeaderLine(line []byte) (expected string) {
 	name, value := splitHeaderOrNil(line)
 	switch {

@@ -42,7 +42,8 @@ func consumeHTTPResponses(s *StreamState, in []byte, onStatus func(status int)) 
 	return used, answers, nil
 }
 
-// parseNextResponsePart parses the next part of a response from non-empty input. n is 0 if more is needed.
+// parseNextResponsePart parses the next part of a response, such as one header line. The input must not be empty. n is
+// the size of the part. If n is 0 and err is nil, the part is incomplete and more input is needed.
 func (s *StreamState) parseNextResponsePart(in []byte) (n int, responseDone bool, err error) {
 	switch s.phase {
 	case phaseStatusLine:

@@ -116,13 +116,13 @@ func (r *AnswerRule) MaxUnused() int {
 
 // ConsumeInput counts the answers in the next input of a stream. It returns the number of bytes used, and the number of
 // answers that end within these bytes. At most MaxUnused bytes remain unused. The caller must pass the unused bytes
-// again, followed by more input. The number of answers does not depend on how the stream is divided into calls.
+// again, followed by more input. The total number of answers does not depend on how the stream is divided into calls.
 //
 // Under the rule "http", ConsumeInput calls onStatus with the status of each answer. onStatus can be nil.
 //
-// An error has the type *Error and means that in[used:] is not a valid answer. Answers before in[used:] are counted.
-// After an error, the caller must not call ConsumeInput again for the stream. ConsumeInput allocates memory only for
-// errors.
+// An error has the type *Error and means that the input is invalid from in[used:] on. Even then, the result answers
+// counts the valid answers before in[used:]. After an error, the caller must not call ConsumeInput again for the
+// stream. ConsumeInput allocates memory only for errors.
 func (r *AnswerRule) ConsumeInput(s *StreamState, in []byte, onStatus func(status int)) (used, answers int, err error) {
 	switch r.kind {
 	case kindLength:

@@ -35,7 +35,8 @@ const (
 	flagLength                          // Content-Length; the value is in StreamState.remaining
 )
 
-// ServerCloses reports whether the server closes the connection after the last answer. Further input is then an error.
+// ServerCloses reports whether the server closes the connection after the last complete answer. If it does,
+// ConsumeInput treats any further input as an error.
 func (s *StreamState) ServerCloses() bool { return s.phase == phaseClosed }
 
 func (s *StreamState) reportStatusThenResetOrMarkClosed(onStatus func(status int)) {

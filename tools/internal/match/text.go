@@ -8,8 +8,9 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/message"
 )
 
-// countOccurrences counts the occurrences of a non-empty text in the input. usedBeforePartial is the number of bytes
-// used: all except a partial occurrence at the end.
+// countOccurrences counts the occurrences of a non-empty text in the input. The input may end with an incomplete
+// occurrence, which is not counted. usedBeforePartial is the number of bytes before the incomplete occurrence. If there
+// is none, it is the length of the input.
 func countOccurrences(text, in []byte) (usedBeforePartial, answers int) {
 	if len(text) == 1 {
 		return len(in), bytes.Count(in, text)

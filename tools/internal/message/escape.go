@@ -10,8 +10,9 @@ import (
 // The escapes are \n \r \t \e \a \b \f \v \\ \' \", \xHH with two hexadecimal digits, and \0 followed by up to three
 // octal digits, as in tcpkali. Any other escape is an error.
 //
-// The result is input for Parse. Expressions, such as \{seq}, do not change. Only an unescaped \{ begins an expression.
-// For example, \\{ and \x5c{ both produce a literal \{ in messages.
+// The result is a template for Parse. Expressions, such as \{seq}, remain unchanged. Only \{ in the original text
+// begins an expression. A \{ that results from escapes, such as \\{ or \x5c{, is literal text in the generated
+// messages.
 func UnescapeKeepingExpressions(text string) (templateText []byte, _ error) {
 	out := make([]byte, 0, len(text))
 	for at := 0; at < len(text); {

@@ -141,8 +141,9 @@ func parseIntegerRange(argument string) (low, high uint64, err error) {
 	return low, high, nil
 }
 
-// A marker is a text of markerLen hexadecimal digits that is unique for each message. Its last markerMessageBits bits
-// are the number of the message, and the others that of the connection.
+// A marker is a text of markerLen hexadecimal digits that is unique for each message. It represents a number of 64
+// bits. The lowest markerMessageBits bits contain the number of the message, and the other bits contain the number of
+// the connection.
 const (
 	markerLen         = 16
 	markerMessageBits = 9 * 4

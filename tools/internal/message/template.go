@@ -34,7 +34,7 @@ const (
 	MaxLen = 1 << 20
 )
 
-// ID identifies a message that a Template generates.
+// ID identifies a message that a Template generates. Messages with the same ID are equal.
 type ID struct {
 	Seed uint64
 	// Connection is the number of the connection in the run, Message that of the message on it. Both count from 0.
@@ -81,8 +81,9 @@ func Parse(text string) (*Template, error) {
 	return t, nil
 }
 
-// parseLiteralUpToExpression parses literal text from text[at:] up to the next expression. next is the index of the
-// rest of the text. If atExpression is set, the rest begins after \{.
+// parseLiteralUpToExpression parses the literal text at the beginning of text[at:]. The literal text may end before the
+// next expression begins. text[next:] is the part of the text that remains to be parsed. atExpression reports whether
+// text[next:] begins inside an expression, just after \{.
 func parseLiteralUpToExpression(text string, at int) (literal []byte, next int, atExpression bool) {
 	brace := strings.IndexByte(text[at:], '{')
 	if brace < 0 {
@@ -137,7 +138,8 @@ func (t *Template) MaxLen() int { return t.maxLen }
 // MinLen returns a lower limit for the length of a message in bytes.
 func (t *Template) MinLen() int { return t.minLen }
 
-// MessageIfConstant returns the message and true if all messages are equal. The caller must not change the message.
+// MessageIfConstant returns the message and true if the template has no expressions, so that all messages are equal.
+// Otherwise, it returns false. The caller must not change the message.
 func (t *Template) MessageIfConstant() ([]byte, bool) {
 	switch {
 	case len(t.pieces) == 0:

@@ -8,11 +8,11 @@ import (
 // Never is a time that is later than all other times.
 const Never = time.Duration(math.MaxInt64)
 
-// maxCurveTime is the maximum time from RateCurve.Begin to a message.
+// maxCurveTime limits the time at which a message can be due, counted from RateCurve.Begin.
 const maxCurveTime = 60 * 24 * time.Hour
 
-// RateCurve is the rate of messages as a function of time. All times are measured by the same clock. A RateCurve must
-// not change while a plan uses it.
+// RateCurve defines the rate of messages as a function of time. All times are readings of the same clock, as durations
+// since a fixed point in time. A RateCurve must not change while a plan uses it.
 type RateCurve struct {
 	// Begin is the earliest time at which a message can be due. It is above 0.
 	Begin time.Duration
@@ -26,8 +26,9 @@ type RateCurve struct {
 	Hold, Over time.Duration
 }
 
-// DueTimeOrNever returns the time at which a message is due. Numbers count from 0 and can have a fraction. The result
-// is Never if the message is due 60 days or more after Begin. DueTimeOrNever is the inverse of CountMessagesDue.
+// DueTimeOrNever returns the time at which the message with the given number is due. Messages are numbered from 0. The
+// number can have a fraction, for a time between two messages. The result is Never if the message is due 60 days or
+// more after Begin. DueTimeOrNever is the inverse of CountMessagesDue.
 func (c *RateCurve) DueTimeOrNever(messageNumber float64) time.Duration {
 	seconds := messageNumber / c.PerSecond
 	if c.To > 0 {
@@ -39,7 +40,8 @@ func (c *RateCurve) DueTimeOrNever(messageNumber float64) time.Duration {
 	return c.Begin + time.Duration(seconds*float64(time.Second))
 }
 
-// secondsUntilDueWithRamp returns the time in seconds from Begin until a message is due. c.To must be set.
+// secondsUntilDueWithRamp returns the time in seconds from Begin until the message with the given number is due. c.To
+// must be set.
 func (c *RateCurve) secondsUntilDueWithRamp(message float64) float64 {
 	a, b := c.PerSecond, c.To
 	before, over := c.Hold.Seconds(), c.Over.Seconds()
@@ -54,7 +56,8 @@ func (c *RateCurve) secondsUntilDueWithRamp(message float64) float64 {
 	return before + 2*message/(a+math.Sqrt(max(a*a+4*k*message, 0)))
 }
 
-// CountMessagesDue returns the number of messages due from Begin to deadline: the integral of the rate.
+// CountMessagesDue returns the number of messages due from Begin to deadline. The number is the integral of the rate
+// and can have a fraction.
 func (c *RateCurve) CountMessagesDue(deadline time.Duration) float64 {
 	t, r := max(deadline-c.Begin, 0).Seconds(), c.PerSecond
 	if c.To == 0 {
@@ -65,7 +68,8 @@ func (c *RateCurve) CountMessagesDue(deadline time.Duration) float64 {
 	return r*min(t, before) + r*in + (c.To-r)*in*in/(2*over) + c.To*max(t-before-over, 0)
 }
 
-// countMessagesBefore counts the messages, from nextNumber on, that are due before the given time.
+// countMessagesBefore returns the number of messages that are due before the given time. It does not count messages
+// with numbers below nextNumber.
 func (c *RateCurve) countMessagesBefore(nextNumber float64, end time.Duration) int64 {
 	if c.DueTimeOrNever(nextNumber) >= end {
 		return 0

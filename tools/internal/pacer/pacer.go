@@ -35,8 +35,9 @@ type SendPlan struct {
 	next     time.Duration // time of the next message
 }
 
-// NewPlanFrom returns a plan that begins at the given time. phase is the delay of the first message, as a fraction of
-// an interval (0 to 1). If c.Poisson is set, poissonSeed determines all random times.
+// NewPlanFrom returns a plan that begins at the given time. Usually, the first message is due after a part of the
+// interval between two messages. This part is the fraction phase, from 0 to 1. If c.Poisson is set, phase is ignored
+// and all intervals are random. Plans with the same poissonSeed then have the same intervals.
 func (c *RateCurve) NewPlanFrom(at time.Duration, phase float64, poissonSeed uint64) SendPlan {
 	p := SendPlan{position: c.CountMessagesDue(at)}
 	if c.Poisson {
@@ -60,8 +61,8 @@ func (p *SendPlan) AdvanceToNextMessage(c *RateCurve, poissonSeed uint64) {
 	p.next = c.DueTimeOrNever(p.position)
 }
 
-// CountDueAndUntaken counts the messages that are due by the time now and before the time end, and have not been taken.
-// If times are random, the number is an estimate.
+// CountDueAndUntaken returns the number of messages that are due at the time now but have not been taken. Messages with
+// planned times from end on do not count. If c.Poisson is set, the number is an estimate.
 func (p *SendPlan) CountDueAndUntaken(c *RateCurve, now, end time.Duration) int64 {
 	if p.next == 0 || p.next > now || p.next >= end {
 		return 0
@@ -69,15 +70,18 @@ func (p *SendPlan) CountDueAndUntaken(c *RateCurve, now, end time.Duration) int6
 	return c.countMessagesBefore(p.position, min(now+1, end))
 }
 
-// CountsBeforeAndInWindow contains numbers of messages: Before counts messages due before the measured window, and
-// Within counts messages due in the window.
+// CountsBeforeAndInWindow contains two numbers of messages. Before counts the messages due before the measured window,
+// and Within counts the messages due in the window.
 type CountsBeforeAndInWindow struct {
 	Before, Within int64
 }
 
-// Skip drops the messages that are due before the time end. It counts separately those due before the window and those
-// due in the window. It draws at most *randomDrawsLeft random times, subtracts their number, and estimates the number
-// of further messages.
+// Skip drops the messages whose planned times are before end. It returns how many of these times are before the
+// measured window, and how many are in the window.
+//
+// If c.Poisson is set, exact counting requires one random time for each message. Skip draws at most *randomDrawsLeft
+// random times, and subtracts the number of drawn times from *randomDrawsLeft. It estimates the number of the remaining
+// messages.
 func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duration, randomDrawsLeft *int) (s CountsBeforeAndInWindow) {
 	if p.next == 0 {
 		return s
@@ -107,7 +111,8 @@ func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duratio
 	return s
 }
 
-// SharedPlan is a plan that connections share: any can take the next due message. It is safe for concurrent use.
+// SharedPlan is a plan that many connections share. Any of the connections can take the next due message. A SharedPlan
+// is safe for concurrent use.
 type SharedPlan struct {
 	next atomic.Int64 // time of the next message, or Never
 
@@ -126,8 +131,8 @@ func NewSharedPlan() *SharedPlan {
 	return s
 }
 
-// Start starts the plan at curve.Begin, and discards an earlier plan. The measured window lasts from windowStart to
-// end. The plan also stops at end.
+// Start starts the plan at the time curve.Begin. An earlier plan is discarded. The measured window lasts from
+// windowStart to end. The last message is due before end.
 func (s *SharedPlan) Start(curve RateCurve, seed uint64, windowStart, end time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +149,8 @@ func (s *SharedPlan) publishNextDue() {
 	s.next.Store(int64(next))
 }
 
-// Stop ends the plan at the time end. No message is due then or later.
+// Stop ends the plan at the given time, unless the plan ends earlier. No message is due at or after the end of the
+// plan.
 func (s *SharedPlan) Stop(end time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +161,8 @@ func (s *SharedPlan) Stop(end time.Duration) {
 // NextDue returns the time at which the next message is due, or Never after the last message. It acquires no lock.
 func (s *SharedPlan) NextDue() time.Duration { return time.Duration(s.next.Load()) }
 
-// TakeNextIfDue takes the next message if it is due, and returns the time at which it was due.
+// TakeNextIfDue takes the next message if it is due, and returns the time at which it was due. ok is false if no
+// message is due.
 func (s *SharedPlan) TakeNextIfDue(now time.Duration) (plannedAt time.Duration, ok bool) {
 	if s.NextDue() > now {
 		return 0, false
@@ -175,7 +182,8 @@ func (s *SharedPlan) TakeNextIfDue(now time.Duration) (plannedAt time.Duration, 
 	return plannedAt, true
 }
 
-// Skip drops and counts the messages that are due before the time now. maxRandomDraws is as in SendPlan.Skip.
+// Skip drops the messages whose planned times are before now, and returns their numbers. If the curve is a Poisson
+// process, Skip draws at most maxRandomDraws random times, and then estimates the number of the remaining messages.
 func (s *SharedPlan) Skip(now time.Duration, maxRandomDraws int) CountsBeforeAndInWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,14 +195,15 @@ func (s *SharedPlan) Skip(now time.Duration, maxRandomDraws int) CountsBeforeAnd
 	return skipped
 }
 
-// CountDueAndUntaken returns the number of due messages that nobody has taken, an estimate if times are random.
+// CountDueAndUntaken returns the number of messages that are due but that no connection has taken. If the curve is a
+// Poisson process, the number is an estimate.
 func (s *SharedPlan) CountDueAndUntaken(now time.Duration) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.plan.CountDueAndUntaken(&s.curve, now, s.end)
 }
 
-// TakenCounts returns how many messages have been taken since Start, before the measured window and in it.
+// TakenCounts returns the numbers of messages taken since the last call of Start.
 func (s *SharedPlan) TakenCounts() CountsBeforeAndInWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,7 +9,8 @@ import (
 )
 
 // CountDescriptors returns the number of open descriptors of a process. If threads have separate descriptor tables,
-// only the first thread's table counts. Before Linux 6.2, the call takes about 0.2 µs per descriptor.
+// CountDescriptors counts only the descriptors in the table of the process's first thread. Before Linux 6.2, the call
+// takes about 0.2 µs per descriptor.
 func CountDescriptors(pid int) (int, error) { return parseProcessFS(pid, prom.Proc.FileDescriptorsLen) }
 
 type Descriptors struct {
@@ -17,8 +18,9 @@ type Descriptors struct {
 	Open, Sockets int
 }
 
-// CountDescriptorsAndSockets counts the open descriptors of a process, and the sockets among them. If threads have
-// separate descriptor tables, only the first thread's table counts. The call takes about a microsecond per descriptor.
+// CountDescriptorsAndSockets counts the open descriptors of a process, and how many of them are sockets. If threads
+// have separate descriptor tables, it counts only the descriptors in the table of the process's first thread. The call
+// takes about a microsecond per descriptor.
 func CountDescriptorsAndSockets(pid int) (d Descriptors, err error) {
 	dir := fmt.Sprintf("/proc/%d/fd/", pid)
 	for name, err := range dirEntryNames(dir) {
@@ -41,13 +43,13 @@ func CountDescriptorsAndSockets(pid int) (d Descriptors, err error) {
 
 // DescriptorTable describes one of the descriptor tables of a process.
 type DescriptorTable struct {
-	// Thread is the ID of a thread that uses the table: the process ID for the table that most threads share.
+	// Thread is the ID of a thread that uses the table. For the table of the first thread, it is the process ID.
 	Thread int
 	Open   int
 }
 
-// CountDescriptorsByTable counts the open descriptors in each descriptor table of a process. The first element is the
-// first thread's table. The caller needs the right to trace the process (kcmp(2)).
+// CountDescriptorsByTable counts the open descriptors in each descriptor table of a process. The first element of the
+// result is the table of the process's first thread. The caller needs the right to trace the process; see kcmp(2).
 func CountDescriptorsByTable(pid int) ([]DescriptorTable, error) {
 	first, err := CountDescriptors(pid)
 	if err != nil {

@@ -30,14 +30,16 @@ var errRows = errors.New("too many sockets to search")
 
 var errNobody = errors.New("no process in this network namespace listens at this address")
 
-// FindListenerPIDs returns the IDs of the processes that listen on a TCP port of this machine, in ascending order.
-// Listeners on the wildcard address count only if no socket is bound to addr.
+// FindListenerPIDs returns the IDs of the processes that listen on a TCP port of this machine, in ascending order. addr
+// must be an address of this machine. If a socket is bound to exactly this address, sockets that are bound to the
+// wildcard address are ignored.
 //
-// addr must be an address of this machine. FindListenerPIDs returns an error if it finds no process. It cannot find
-// processes of another user, network namespace or process namespace.
+// FindListenerPIDs returns an error if it finds no process. It cannot find processes of another user, network namespace
+// or process namespace.
 //
-// A search takes about 10 ms with a hundred processes. It scans at most 262,144 descriptors of processes, 16,384 of
-// each. If these do not contain the socket, it scans as many descriptors of threads with their own descriptor tables.
+// A search takes about 10 ms with a hundred processes. It first scans the descriptor tables of processes: at most
+// 16,384 descriptors of each process, and 262,144 descriptors in total. If it does not find the socket, it scans
+// threads that have their own descriptor table, again at most 262,144 descriptors in total.
 func FindListenerPIDs(port uint16, addr netip.Addr) ([]int, error) {
 	name := netip.AddrPortFrom(addr, port).String()
 	queues, err := sock.ListAcceptQueues()
@@ -59,8 +61,8 @@ func FindListenerPIDs(port uint16, addr netip.Addr) ([]int, error) {
 	return findSocketOwnerPIDs(name, inodes)
 }
 
-// FindUnixListenerPIDs is like FindListenerPIDs, for a unix socket. path is the path to which the socket is bound, or
-// "@name" for an abstract socket. A relative path must be written as it was passed to bind(2).
+// FindUnixListenerPIDs is like FindListenerPIDs, but for a unix socket. path is the path of the socket, or "@name" for
+// an abstract socket. If the server passed a relative path to bind(2), path must be exactly this relative path.
 func FindUnixListenerPIDs(path string) ([]int, error) {
 	whole := path
 	if !strings.HasPrefix(path, "@") {
@@ -111,7 +113,8 @@ func parseListeningUnixRow(row string) (inode, path string) {
 	return fields[6], strings.TrimRight(path, " ")
 }
 
-// addrMatchRankOrZero returns how well a bound address matches the dialed address. 0 means no match.
+// addrMatchRankOrZero returns how well the address of a listening socket matches the dialed address. A higher number is
+// a better match, and 0 means no match.
 func addrMatchRankOrZero(bound, dialed netip.Addr) int {
 	switch {
 	case bound == dialed:

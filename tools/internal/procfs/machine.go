@@ -45,7 +45,8 @@ type CPUTime struct {
 	// Busy is the processor time of all processes, the kernel and interrupts. Stolen is time in which a virtual
 	// machine was ready to run but the host ran something else. Busy and Idle do not include Stolen.
 	Busy, Idle, Stolen time.Duration
-	// Stalled is the time in which some runnable task waited for a processor, or 0 if unknown.
+	// Stalled is the time during which at least one task was ready to run but waited for a processor. It is 0 if the
+	// kernel does not report it.
 	Stalled time.Duration
 }
 
@@ -115,7 +116,8 @@ func readNumberList(path string) (first, count int, err error) {
 	return parseNumberList(text)
 }
 
-// parseNumberList parses an ascending list such as "0-3,8", and returns the first number and the count.
+// parseNumberList parses an ascending list such as "0-3,8". It returns the first number, and how many numbers the list
+// contains.
 func parseNumberList(list string) (first, count int, err error) {
 	for i, part := range strings.Split(list, ",") {
 		low, high, several := strings.Cut(part, "-")
@@ -137,9 +139,11 @@ func parseNumberList(list string) (first, count int, err error) {
 
 const maxQueues = 16 << 10
 
-// CountInterfaceQueues counts the receive and send queues of a network interface. It returns an error if the
-// interface's index is not wantIndex or its address is not wantAddress, because /sys then belongs to another network
-// namespace. An empty wantAddress matches any address.
+// CountInterfaceQueues counts the receive queues and the send queues of a network interface, which it reads from /sys.
+//
+// The /sys directory can belong to another network namespace, in which the name can mean another interface. To detect
+// this, CountInterfaceQueues returns an error if the index of the interface is not wantIndex or its address is not
+// wantAddress. If wantAddress is empty, the address is not compared.
 func CountInterfaceQueues(name string, wantIndex int, wantAddress string) (receive, send int, err error) {
 	dir := "/sys/class/net/" + name
 	for file, want := range map[string]string{"ifindex": strconv.Itoa(wantIndex), "address": wantAddress} {

@@ -11,18 +11,19 @@ import (
 	prom "github.com/prometheus/procfs"
 )
 
-// Network describes the TCP sockets of a network namespace, and counts events in which a limit was reached.
+// Network describes the TCP sockets of a network namespace. It also counts how often limits of the network were
+// reached.
 type Network struct {
 	// Established, Open and TimeWait count TCP sockets of the namespace. Orphans counts the machine's TCP sockets that
 	// belong to no process. TCPBuffers is the memory of the machine's TCP buffers in bytes.
 	Established, Open, TimeWait, Orphans int64
 	TCPBuffers                           int64
-	// Counters contains the counters of events that show that a limit of the namespace was reached. The keys are names
-	// such as ListenOverflows and nf_conntrack_drop. Counters that the kernel does not support are missing.
+	// Counters counts events that occur when a limit of the network is reached. The keys are the names of the kernel's
+	// counters, such as ListenOverflows and nf_conntrack_drop. Counters that the kernel does not support are missing.
 	Counters map[string]int64
 }
 
-// ReadNetworkCountersOfNamespace reads the calling thread's network namespace. It takes about 0.5 ms.
+// ReadNetworkCountersOfNamespace reads the values for the calling thread's network namespace. It takes about 0.5 ms.
 func ReadNetworkCountersOfNamespace() (n Network, err error) {
 	if _, err := procRoot(); err != nil {
 		return n, err
@@ -84,7 +85,8 @@ func (n *Network) readTCPCounters() error {
 	return err
 }
 
-// readCounterLines returns the counters in the two lines (names and values) that begin with linePrefix.
+// readCounterLines returns the counters from the two lines that begin with linePrefix. The first line contains the
+// names, and the second line the values.
 func readCounterLines(file, linePrefix string) (map[string]int64, error) {
 	text, err := readTrimmedFile(file)
 	if err != nil {

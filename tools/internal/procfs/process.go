@@ -77,8 +77,8 @@ func ReadAllStats() (stats []Stat, err error) {
 	return stats, err
 }
 
-// PIDsByProcessGroup returns the IDs of the processes in each given process group, in ascending order. Empty groups are
-// missing.
+// PIDsByProcessGroup returns the IDs of the processes in each of the given process groups, in ascending order. A group
+// without processes has no entry in the map.
 func PIDsByProcessGroup(groups ...int) (map[int][]int, error) {
 	all, err := ReadAllStats()
 	found := make(map[int][]int, len(groups))
@@ -101,8 +101,8 @@ func ChildPIDs(parent int) (pids []int, err error) {
 	return pids, err
 }
 
-// CountTasksOfUser counts the tasks (threads) of all visible processes with the given effective user ID. By contrast,
-// RLIMIT_NPROC counts tasks by real user ID.
+// CountTasksOfUser counts the tasks (threads) of all visible processes with the given effective user ID. The result can
+// differ from the count that RLIMIT_NPROC limits, because the kernel counts tasks by real user ID.
 func CountTasksOfUser(user uint32) (n int, err error) {
 	all, err := allProcesses()
 	for _, p := range all {
@@ -122,13 +122,15 @@ type ProcessMemory struct {
 	Anonymous int64
 }
 
-// ReadProcessMemory reads a process's memory usage from /proc/PID/status, in a time that does not depend on its size.
+// ReadProcessMemory reads a process's memory usage from /proc/PID/status. The time for reading does not depend on the
+// size of the process.
 func ReadProcessMemory(pid int) (ProcessMemory, error) {
 	s, err := parseProcessFS(pid, prom.Proc.NewStatus)
 	return ProcessMemory{RSS: int64(s.VmRSS), PeakRSS: int64(max(s.VmRSS, s.VmHWM)), Anonymous: int64(s.RssAnon)}, err
 }
 
-// CountContextSwitches counts context switches of the current threads. A voluntary switch begins a wait.
+// CountContextSwitches counts the context switches of all threads that the process has now. A context switch is
+// voluntary if the thread begins to wait, and involuntary if the kernel preempts the thread.
 func CountContextSwitches(pid int) (voluntary, involuntary int64, err error) {
 	all, err := allThreads(pid)
 	for _, t := range all {

@@ -84,7 +84,7 @@ func readTrimmedFile(path string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// dirEntryNames iterates over the names in a directory. If reading fails, the last iteration has an error.
+// dirEntryNames iterates over the names in a directory. If reading fails, it yields the error last, with an empty name.
 func dirEntryNames(dir string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		d, err := openFileOnLinux(dir)

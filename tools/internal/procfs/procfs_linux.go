@@ -57,8 +57,8 @@ func minusOneIfUnlimited(limit uint64) int64 {
 	return int64(limit)
 }
 
-// ReadExactRSSAndPSS reads the exact memory of a process from its page tables. pss counts 1/n of each page that n
-// processes share. Reading takes 3 ms per GiB, during which the process cannot map memory.
+// ReadExactRSSAndPSS reads the exact memory of a process from its page tables. If n processes share a page, pss counts
+// 1/n of the page. Reading takes 3 ms per GiB. Meanwhile, the process cannot map memory.
 func ReadExactRSSAndPSS(pid int) (rss, pss int64, err error) {
 	s, err := parseProcessFS(pid, prom.Proc.ProcSMapsRollup)
 	return int64(s.Rss), int64(s.Pss), err
@@ -74,8 +74,8 @@ func ReadCPUTimeOfProcess(pid int) (time.Duration, error) {
 	return time.Duration(clock.Nano()), nil
 }
 
-// CallInNetworkNamespace calls f in the network namespace of a process, if necessary on a temporary thread. The caller
-// needs the right to trace the process.
+// CallInNetworkNamespace calls f in the network namespace of a process. If the caller is in another network namespace,
+// CallInNetworkNamespace calls f on a temporary thread. The caller needs the right to trace the process.
 func CallInNetworkNamespace(pid int, f func()) error {
 	theirs, err := os.Readlink(NetworkNamespaceFile(pid))
 	if err != nil {

@@ -32,7 +32,8 @@ const (
 	CapSysResource = 24
 )
 
-// HasInFirstUserNamespace reports whether First and all given capabilities, such as CapNetAdmin, are set.
+// HasInFirstUserNamespace reports whether the process is in the machine's initial user namespace and has all the given
+// capabilities, such as CapNetAdmin.
 func (r ProcessRights) HasInFirstUserNamespace(capabilities ...int) bool {
 	return r.First && !slices.ContainsFunc(capabilities, func(c int) bool { return r.Capabilities&(1<<c) == 0 })
 }

@@ -15,7 +15,8 @@ const maxSlabs = 16 << 10
 type Slab struct {
 	// Objects is the number of objects for which the cache has memory.
 	Objects int64
-	// Each is the memory per object in bytes. It is the size of a slab divided by the slab's number of objects.
+	// Each is the memory per object in bytes. The kernel allocates pages for several objects at once, so Each includes
+	// the unused rest of these pages.
 	Each float64
 }
 
@@ -37,7 +38,8 @@ func ReadSlabCaches() (map[string]Slab, error) {
 	return caches, nil
 }
 
-// addMergedCacheNames adds an entry for each further name (alias) of a cache.
+// addMergedCacheNames adds the other names of the caches in the map. The kernel merges similar caches into one that has
+// several names, but lists it under only one of them.
 func addMergedCacheNames(dir string, caches map[string]Slab) {
 	shown, hidden := map[string]Slab{}, map[string]string{} // shown: caches by target; hidden: targets by name
 	left := maxSlabs

@@ -11,16 +11,17 @@ import (
 // MaxZeros is the maximum number of leading zero bits in a proof of work. Each zero bit doubles the work.
 const MaxZeros = 32
 
-// AppendLineWithProof appends a line, a space, the proof of work as 16 hexadecimal digits, and a line end. The line
-// passed must not include a line end.
+// AppendLineWithProof appends a line, a space, the proof of work for the line as 16 hexadecimal digits, and a line end.
+// The argument line must not contain a line end.
 func AppendLineWithProof(out, line []byte, leadingZeroBits int) []byte {
 	nonce := binary.BigEndian.AppendUint64(nil, SmallestNonceForProof(line, leadingZeroBits))
 	out = append(append(out, line...), ' ')
 	return append(hex.AppendEncode(out, nonce), '\n')
 }
 
-// SmallestNonceForProof returns the smallest nonce for which the SHA-256 of line and nonce has at least leadingZeroBits
-// leading zero bits. The nonce has 8 bytes, big-endian. leadingZeroBits is from 0 to MaxZeros.
+// SmallestNonceForProof returns the smallest nonce for which the SHA-256 hash of the line and the nonce begins with at
+// least leadingZeroBits zero bits. The nonce is hashed as 8 bytes, big-endian. leadingZeroBits must be from 0 to
+// MaxZeros.
 func SmallestNonceForProof(line []byte, leadingZeroBits int) (nonce uint64) {
 	at := len(line)
 	work := binary.BigEndian.AppendUint64(append(make([]byte, 0, at+8), line...), 0)

@@ -22,7 +22,8 @@ const (
 	WantSeed     = Error("a whole number of 0 to 18446744073709551615")
 )
 
-// Max is the maximum of all numbers except seeds. Up to Max, a float64 is exact.
+// Max is the largest number that the functions of this package accept, except for seeds. A float64 represents all whole
+// numbers up to Max exactly.
 const Max = 1 << 53
 
 // multiples lists the suffixes of numbers with their factors, longer suffixes first.
@@ -90,7 +91,8 @@ func ParseDecimalSeed(text string) (uint64, error) {
 	return n, nil
 }
 
-// ParseDurationOrSeconds parses a Go duration, days such as 2d, or seconds without a unit, of 0 or more.
+// ParseDurationOrSeconds parses a duration of 0 or more. It accepts Go durations such as 1m30s, days such as 2d, and
+// numbers without a unit, which are seconds.
 func ParseDurationOrSeconds(text string) (time.Duration, error) {
 	unit := time.Second
 	digits, days := strings.CutSuffix(text, "d")

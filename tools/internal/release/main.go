@@ -62,7 +62,8 @@ func setVersionIfGivenThenCheckOrTidy(check, tidy bool, versionArgs []string) er
 	return nil
 }
 
-// releaseEnv is a Go environment in which the released modules come from the checkout.
+// releaseEnv is an environment for the go command. In this environment, the go command gets the published modules of
+// this repository from the checkout.
 type releaseEnv struct {
 	checkout, version string
 	dir               string // temporary directory: the proxy, a module cache, a program

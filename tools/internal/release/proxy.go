@@ -63,8 +63,8 @@ func writeModuleProxy(dir, checkout, version string) error {
 	return nil
 }
 
-// checkGoModFiles returns the version at which all go.mod files require this repository's modules. It returns an error
-// if they are inconsistent or have replace directives.
+// checkGoModFiles returns the version at which the go.mod files require the modules of this repository. All go.mod
+// files must require the same version and contain no replace directive. Otherwise, checkGoModFiles returns an error.
 func checkGoModFiles(checkout string) (commonVersion string, err error) {
 	for _, folder := range slices.Concat(released, private) {
 		name := filepath.Join(checkout, folder, "go.mod")
@@ -121,7 +121,8 @@ func setVersionInModAndWorkFiles(checkout, version string) error {
 	return nil
 }
 
-// setAllReplaceVersions sets the version in each replace directive of a go.work file, if the file exists.
+// setAllReplaceVersions sets the version of the replaced module in each replace directive of a go.work file. It does
+// nothing if the file does not exist.
 func setAllReplaceVersions(goWorkFile, version string) error {
 	text, err := os.ReadFile(goWorkFile)
 	if os.IsNotExist(err) {

@@ -14,7 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// Parts selects the parts of a Sample. Each constant states the time to read it, per process or machine.
+// Parts selects which values of a Sample are read. The comment of each constant states how long reading takes for one
+// process or for the machine.
 type Parts uint16
 
 const (
@@ -55,7 +56,8 @@ type Sample struct {
 	Machine   Machine
 }
 
-// Process contains the resources used by one or several processes. Package load uses the "merge" tags.
+// Process contains the resources used by one process, or the sums for several processes. The "merge" tags are for
+// package load.
 type Process struct {
 	PID int `json:"-"` // 0 for several
 	// User and System are processor time since the process began, including ended threads. Children is the processor
@@ -91,7 +93,8 @@ type Machine struct {
 	Files int64
 }
 
-// SumOfProcesses returns the sum over all processes. Shared memory counts repeatedly, except in PSS.
+// SumOfProcesses returns the sum over all processes. Memory that several processes share counts once for each of them
+// in RSS. In PSS, it is divided among them.
 func (s *Sample) SumOfProcesses() Process {
 	var sum Process
 	for i := range s.Processes {
@@ -119,13 +122,16 @@ func (p *Process) addCountersTimes(other *Process, sign int64) {
 // Interval contains the difference between two samples.
 type Interval struct {
 	Length time.Duration
-	// Process contains sums over all processes. Counters are increases; other figures are values at the end.
+	// Process contains the sums over all processes. For times and counters, such as User and Voluntary, it contains the
+	// increase during the interval. For other values, such as RSS, it contains the value at the end of the interval.
 	Process Process
-	// Machine describes the machine. Counters are increases; other figures are values at the end of the interval.
+	// Machine contains the values of the machine. As in Process, times and counters are increases, and other values are
+	// those at the end of the interval.
 	Machine Machine
 }
 
-// DifferenceSince returns the difference from an earlier sample. Counters include only processes in both samples.
+// DifferenceSince returns the difference between an earlier sample and s. The increases of times and counters cover
+// only processes that are in both samples.
 func (s *Sample) DifferenceSince(before *Sample) Interval {
 	grown := s.SumOfProcesses()
 	grown.User, grown.System, grown.Children, grown.Voluntary, grown.Involuntary = 0, 0, 0, 0, 0
@@ -163,9 +169,9 @@ func (s *Sample) findProcess(pid int) *Process {
 	return nil
 }
 
-// TakeSample reads the given parts of the resource usage of processes and of the machine. It reads processor time
-// first. Ended processes are not included. If some values cannot be read, TakeSample returns the others and an error.
-// If all processes have ended, the error wraps ErrEnded.
+// TakeSample reads the selected parts for the given processes and for the machine. Processes that have ended are not
+// included. If some values cannot be read, TakeSample returns the others and an error. If all processes have ended, the
+// error wraps ErrEnded.
 func TakeSample(parts Parts, pids ...int) (Sample, error) {
 	var s Sampler
 	return s.TakeSampleThrottlingSlowParts(parts, pids...)
@@ -177,14 +183,16 @@ const (
 	slowEvery = 5 * time.Second
 )
 
-// Sampler samples the same processes at regular intervals. It reads parts that take more than 5 ms at most once in 5 s.
-// The zero value is ready for use. A Sampler is not safe for concurrent use.
+// Sampler takes samples of the same processes at regular intervals. If reading one part of a sample, such as
+// Descriptors, takes longer than 5 ms, the Sampler does not read this part again for 5 s. The zero value is ready for
+// use. A Sampler is not safe for concurrent use.
 type Sampler struct {
 	slow map[Parts]time.Time // time of the last read of each slow part
 }
 
-// TakeSampleThrottlingSlowParts takes a sample like the function TakeSample. It skips slow parts that were read less
-// than 5 s ago; the sample's Parts do not contain them.
+// TakeSampleThrottlingSlowParts takes a sample like the function TakeSample, but may omit some of the parts. It omits a
+// part if the last read of this part took longer than 5 ms and was less than 5 s ago. The field Parts of the sample
+// shows which parts were read.
 func (s *Sampler) TakeSampleThrottlingSlowParts(parts Parts, pids ...int) (Sample, error) {
 	now := time.Now()
 	for part, last := range s.slow {

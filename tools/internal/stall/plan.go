@@ -17,8 +17,9 @@ const (
 	MinCapacity = 1.0 / 60
 )
 
-// StallPlan defines how long a server needs for each line, and when it stalls. The arguments of its methods are times
-// since the start of the server. These times must not be negative. The zero StallPlan serves everything immediately.
+// StallPlan defines how long a server needs for each line, and when it stalls. During a stall, the server serves no
+// lines. The arguments of the methods are times since the start of the server. These times must not be negative. With
+// the zero StallPlan, the server serves each line immediately.
 type StallPlan struct {
 	// Capacity is the number of lines served per second. Serving a line takes 1/Capacity seconds, rounded to
 	// nanoseconds. If Capacity is 0, serving takes no time.
@@ -42,7 +43,7 @@ func (p StallPlan) Check() error {
 	return nil
 }
 
-// TimePerLine returns the time for serving one line, without stalls.
+// TimePerLine returns how long the server takes to serve one line if it does not stall.
 func (p StallPlan) TimePerLine() time.Duration {
 	if p.Capacity == 0 {
 		return 0
@@ -50,8 +51,9 @@ func (p StallPlan) TimePerLine() time.Duration {
 	return time.Duration(float64(time.Second)/p.Capacity + 0.5)
 }
 
-// EndOfServiceFrom returns the end of a service that can begin at the time start. If the server is stalled then, the
-// service begins when the stall ends. A stall that begins during the service interrupts it.
+// EndOfServiceFrom returns the time at which the server finishes a line. start is the earliest time at which the server
+// can begin to serve the line. If the server is stalled at that time, it begins when the stall ends. If a stall begins
+// while the line is being served, the server continues with the line after the stall.
 func (p StallPlan) EndOfServiceFrom(start time.Duration) time.Duration {
 	left := p.TimePerLine()
 	if p.Stall == 0 {
@@ -69,8 +71,9 @@ func (p StallPlan) EndOfServiceFrom(start time.Duration) time.Duration {
 	return start + left
 }
 
-// PredictLatencies returns the latency of each line: the time from its arrival to the end of its service. Arrival times
-// must not decrease. Lines are served in the same order.
+// PredictLatencies returns the latency of each line, which is the time from the arrival of the line until the server
+// has served it. Each arrival time must be at least as late as the one before. The server serves lines in the order of
+// arrival.
 func (p StallPlan) PredictLatencies(arrivals []time.Duration) []time.Duration {
 	latencies := make([]time.Duration, len(arrivals))
 	var free time.Duration // end of the last service

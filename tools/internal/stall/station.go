@@ -17,7 +17,8 @@ const (
 // ErrFull is returned if the queue of a LineStation is full.
 var ErrFull = fmt.Errorf("stall: too many waiting lines; expected at most %d with at most %d bytes in all", MaxLines, MaxBytes)
 
-// spinTime is how long a LineStation polls the clock before the end of a service.
+// spinTime is the last part of a wait, in which a LineStation polls the clock to be precise. During the rest of the
+// wait, it sleeps.
 const spinTime = 100 * time.Microsecond
 
 // LineStation serves lines in the order of arrival, in real time, according to a StallPlan. It is safe for concurrent

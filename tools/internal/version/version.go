@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// commit is the source commit of a build without VCS information, set with -ldflags.
+// commit is the source commit, for a build without version control information. The build sets it with -ldflags.
 var commit string
 
 // MyriadVersion returns the version of Myriad in this executable, or "" if it is unknown.

@@ -106,7 +106,8 @@ func (r *FrameReader) takeCompleteControlFrame(in []byte, h *wsframe.Head) (Part
 	return part, n, nil
 }
 
-// parseHeadRejectingEarly parses a frame's head, and rejects a wrong byte even in an incomplete head.
+// parseHeadRejectingEarly parses the head of a frame. It rejects a wrong byte even if the head is incomplete.
+// Therefore, an error does not depend on how the stream is divided into calls.
 func (r *FrameReader) parseHeadRejectingEarly(in []byte) (h wsframe.Head, err error) {
 	if h, err = r.parseAndCheckHead(in); err == nil {
 		return h, nil
@@ -138,7 +139,7 @@ func (r *FrameReader) parseAndCheckHead(in []byte) (h wsframe.Head, err error) {
 	return h, err
 }
 
-// NoCode is the result of CloseCode for a Close without a code. It is never sent.
+// NoCode is the result of CloseCode for a Close without a code. A Close never contains this number as its code.
 const NoCode = 1005
 
 // CloseCode returns the status code in the payload of a Close, such as 1000 for a normal closure (RFC 6455, 7.4).

@@ -88,7 +88,8 @@ func checkOptionalPath(path string) error {
 
 const tokenChars = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
-// reservedHeaders contains the header names that are not allowed, each with the reason.
+// reservedHeaders contains the names of header lines that callers must not set. The value is the reason, for error
+// messages.
 var reservedHeaders = map[string]string{
 	"host":                     "the target sets it",
 	"upgrade":                  "it is always sent",

@@ -47,8 +47,9 @@ type Subject struct {
 	Contender *Contender `json:"side,omitempty" toml:"side"`
 }
 
-// Contender describes a subject that runs jobs. The lab appends flags of "myriad offer" to the subject's command. The
-// program must accept these flags, and print its results in the format of "myriad offer".
+// Contender describes a subject that runs jobs. The lab appends flags to the subject's command, which are those of the
+// command "myriad offer". The program must accept these flags, and print its results in the same format as "myriad
+// offer".
 type Contender struct {
 	// FixedWorkers sets the number of workers that has proved best. Other contenders use up to 5,000.
 	FixedWorkers bool `json:"told,omitempty" toml:"told"`
@@ -57,7 +58,8 @@ type Contender struct {
 	MeasuresCapacity bool `json:"measures,omitempty" toml:"measures"`
 }
 
-// Placeholders that are replaced before a scenario runs. WithPeersExecutable replaces {peers}.
+// Placeholders in a subject's command that are replaced before a scenario runs. The name of an I/O model replaces
+// {model}. The path of an executable replaces {peers}; see WithPeersExecutable.
 const (
 	modelPlaceholder = "{model}"
 	peersPlaceholder = "{peers}"
@@ -128,7 +130,8 @@ func (s Subject) validateSubject() error {
 	return nil
 }
 
-// RunsUnderWorkload reports whether the subject supports the workload and is selected for it.
+// RunsUnderWorkload reports whether the subject runs under the workload w. The subject must support the app and the
+// kind of phases, Workloads must permit the workload, and no {peers} may be left in the command.
 func (s Subject) RunsUnderWorkload(w Workload) bool {
 	return !s.commandHasPlaceholder(peersPlaceholder) &&
 		(s.Contender != nil) == (w.FindPhase(Jobs) != nil) && s.Parks == (w.FindPhase(Park) != nil) &&
@@ -146,9 +149,12 @@ func (s Subject) commandHasPlaceholder(placeholder string) bool {
 	return strings.Contains(s.Config, placeholder) || slices.ContainsFunc(s.Command, func(word string) bool { return strings.Contains(word, placeholder) })
 }
 
-// ServerProcessesFor returns the number of server processes for a workload: 1 if the command lacks the placeholder
-// {processes}. Otherwise, an equal share of the connections fills at most three quarters of a descriptor table, because
-// the kernel distributes connections unevenly. There are at least as many processes as PerCPU requires, and at most
+// ServerProcessesFor returns the number of server processes for a workload. The number is 1 if the command and Config
+// do not contain {processes}.
+//
+// Otherwise, there are enough processes for each one to need at most three quarters of its descriptor table if the
+// connections are distributed equally. The last quarter is a reserve, because the kernel distributes connections
+// unevenly. If PerCPU is set, there are at least as many processes as CPUs, and at least 2. The maximum is
 // maxProcesses.
 func (s Subject) ServerProcessesFor(w Workload) int {
 	if !s.commandHasPlaceholder("{processes}") {
@@ -175,7 +181,8 @@ func (s Subject) MyriadModel() string {
 	return autoModel
 }
 
-// HasCompactTLS reports whether the subject is a Myriad server whose loops replace crypto/tls after the handshake.
+// HasCompactTLS reports whether the subject is a Myriad server that uses its own compact TLS implementation instead of
+// crypto/tls after the handshake.
 func (s Subject) HasCompactTLS() bool {
 	model := s.MyriadModel()
 	return model != "" && model != "goroutine" && !slices.Contains(s.Command, "--disable-compact-tls")
@@ -191,9 +198,11 @@ type PlaceholderValues struct {
 	Connections, Processes int
 }
 
-// CommandWithValues returns the command with its placeholders replaced. {room} becomes the number of connections that
-// the server must accept. {room} exceeds Connections, because the kernel distributes connections unevenly and package
-// run opens some connections itself.
+// CommandWithValues returns the command with its placeholders replaced.
+//
+// The value of {room} is the number of connections that the server must be able to accept. It is greater than
+// p.Connections for two reasons: package run opens some connections itself, and the kernel distributes connections
+// unevenly among several processes.
 func (s Subject) CommandWithValues(p PlaceholderValues) []string {
 	return s.Command.replaceInAllWords(p.placeholdersWithValues()...)
 }
@@ -221,8 +230,8 @@ func (p PlaceholderValues) connLimitForServer() int {
 	return p.Connections*3/2 + 1000*p.Processes
 }
 
-// MaxLoadConns returns how many connections the load generator may open to a server. maxServerConns is the
-// number of connections that the server can accept.
+// MaxLoadConns returns how many connections the load generator may open to a server that can accept maxServerConns
+// connections. The difference is a reserve, as for {room} in CommandWithValues.
 func (p PlaceholderValues) MaxLoadConns(maxServerConns int) int {
 	if p.Processes < 2 {
 		return maxServerConns - 1000

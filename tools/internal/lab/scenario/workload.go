@@ -233,7 +233,8 @@ type Stage struct {
 	// Connections is the number of connections, opened at Rate per second, or as fast as possible if Rate is 0.
 	Connections, Rate int
 	Phases            []Phase
-	// Held reports whether the phases after Connect are verify, hold, broadcast, hold, verify, hold.
+	// Held reports whether the load generator holds idle connections in this stage. The phases after Connect are then
+	// verify, hold, broadcast, hold, verify and hold, in this order.
 	Held bool
 }
 
@@ -258,8 +259,8 @@ var (
 	heldStageOrder      = "verify hold broadcast hold verify hold"
 )
 
-// SplitStagesAtConnects groups the phases that use connections into stages. Each Connect phase begins a new stage. A
-// stage with an unsupported order of phases is an error.
+// SplitStagesAtConnects groups the phases into stages. Each Connect phase begins a new stage. If the order of the
+// phases in a stage is not supported, SplitStagesAtConnects returns an error.
 func (w Workload) SplitStagesAtConnects() (stages []Stage, err error) {
 	for _, p := range w.Phases {
 		if p.Do == Connect || len(stages) == 0 {
@@ -451,7 +452,8 @@ func (p Phase) validateJobs() error {
 	)
 }
 
-// CapacityRunTime returns the duration of each run that measures the capacity for the jobs of p.
+// CapacityRunTime returns the duration of one run that measures the capacity for the jobs of the phase. It is p.For,
+// but at most 2 s.
 func (p *Phase) CapacityRunTime() time.Duration { return min(time.Duration(p.For), 2*time.Second) }
 
 func (w Workload) captionOrGenerated() string {
@@ -518,7 +520,8 @@ func (w Workload) Timeout() time.Duration {
 	return 5*w.EstimateDuration() + time.Minute
 }
 
-// MaxHeartbeatDelay returns how late a server may send a heartbeat: an eighth of the interval, but at least 400 ms.
+// MaxHeartbeatDelay returns the longest acceptable delay of a heartbeat from a server. It is an eighth of the time
+// between two heartbeats, but at least 400 ms.
 func MaxHeartbeatDelay(interval time.Duration) time.Duration {
 	return max(interval/8, 400*time.Millisecond)
 }

@@ -14,10 +14,12 @@ import (
 	"golang.org/x/perf/benchmath"
 )
 
-// Never is the latency of a job that never ran. It is larger than any other latency. JSON can represent it.
+// Never is the latency of a job that never ran. It is larger than any other latency. It is a finite number, because
+// JSON cannot represent infinity.
 const Never = math.MaxFloat64
 
-// IsNeverLatency reports whether v is Never, or the mean of Never and another latency.
+// IsNeverLatency reports whether v is Never. It also returns true for the mean of Never and a smaller latency, because
+// Median computes such means.
 func IsNeverLatency(v float64) bool { return v >= Never/4 }
 
 const confidence = 0.95
@@ -65,8 +67,9 @@ func RelativeMedianMargin(values []float64) (float64, bool) {
 	return m / middle, true
 }
 
-// RatiosOfSameRounds divides the value of each round by the base value of the same round. It skips rounds in which the
-// base value is missing or not positive, or either value is Never.
+// RatiosOfSameRounds returns the ratio of a value to its base value for each round. Both maps have the number of the
+// round as their key. A round is skipped if its base value is missing or not positive, or if one of its two values is
+// Never.
 func RatiosOfSameRounds(byRound, base map[int]float64) (found []float64) {
 	for round, v := range byRound {
 		if b, ok := base[round]; ok && b > 0 && !IsNeverLatency(b) && !IsNeverLatency(v) {
