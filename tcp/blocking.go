@@ -15,8 +15,8 @@ import (
 // calls runtime.Goexit, the server closes the connection with a *PanicError. ListenAndServe returns after all calls
 // have returned.
 //
-// A running call can still answer during a drain and after the end of the peer's input. If the connection closes for
-// any other reason, Read and Write fail.
+// During a drain, and after the peer has closed its writing side, a running call can still write an answer. Once the
+// connection has closed, Read and Write fail.
 type Blocking struct {
 	// Serve is called when there is input. It should handle one or all available requests, and may wait in Read for the
 	// end of a request. The result decides what happens next:

@@ -98,9 +98,9 @@ func (c *Conn) Pending() int { return c.core().UnsentAndDroppedBytes() }
 func (c *Conn) Dropped() int64 { return c.core().MissedMessages() }
 
 // Paused reports whether the handler should use no more input for now, because too much output is unsent. A pause
-// begins when more than Limits.HighWater bytes are unsent, and ends when at most Limits.LowWater bytes are unsent. If
-// the connection is closing, Paused also returns true. While Paused returns true, a handler should return without using
-// further input. After the pause, the server passes the unused input to the handler again.
+// begins when more than Limits.HighWater bytes are unsent, and ends when at most Limits.LowWater bytes are unsent.
+// Paused also returns true if the connection is closing. While Paused returns true, a handler should return without
+// using further input. After the pause, the server passes the unused input to the handler again.
 func (c *Conn) Paused() bool { return c.core().IsPaused() }
 
 // CloseWrite closes the server's writing side of the connection after all output has been sent, including messages that
@@ -115,10 +115,10 @@ func (c *Conn) CloseWrite() error {
 	return nil
 }
 
-// Pause stops reading from the connection. The server calls neither Received nor Ended until Resume is called. It then
-// passes the input that the handler had left unused again, even if no new input has arrived. The duration of the pause
-// does not count towards any timeout for a silent peer. Writing is not affected. Pause has no effect if the connection
-// is relayed or Relay was called.
+// Pause stops reading from the connection. The server calls neither Received nor Ended until Resume is called. After
+// that, it passes unused input to the handler again, even if no new input has arrived. The duration of the pause does
+// not count towards any timeout for a silent peer. Writing is not affected. Pause has no effect if the connection is
+// relayed or Relay was called.
 func (c *Conn) Pause() {
 	if c.inHandlerCallOrLogMisuse("Pause") {
 		c.core().SetReading(false)

@@ -47,8 +47,8 @@ const (
 )
 
 // Dial starts an outgoing connection on one of the server's loops and returns immediately. When the connection is
-// established, the server calls Opened of the handler. If the attempt fails, the server calls DialFailed if the handler
-// is a DialFailedHandler. The connection counts towards Limits.MaxConns. Limits.FirstByteTimeout does not apply.
+// established, the server calls Opened of the handler. If the connection fails and the handler is a DialFailedHandler,
+// the server calls DialFailed. The connection counts towards Limits.MaxConns. Limits.FirstByteTimeout does not apply.
 //
 // Dial is safe for concurrent use and in handlers. If it returns an error, the handler is not called. The errors are:
 //   - ErrBadConfig if d is invalid
@@ -56,8 +56,8 @@ const (
 //   - ErrServerClosed before Server.Listening is called, after the end, and in a supervisor (Server.Processes)
 func (s *Server) Dial(d Dial) error { return s.startDialOrLookup(d, 0) }
 
-// Dial is like Server.Dial, but opens the connection on the event loop of c if possible. Use it before Relay, because a
-// relay between two connections of the same loop is cheapest. Outside of a handler call, Dial fails with
+// Dial is like Server.Dial, but opens the connection on the event loop of c if possible. This is useful before a Relay,
+// which is cheapest between two connections of the same loop. Outside of a handler call, Dial fails with
 // ErrOutsideCall.
 func (c *Conn) Dial(d Dial) error {
 	if !c.core().InHandlerCall() {
@@ -189,7 +189,7 @@ func (o *pendingDial) NewLayer(c *engine.Conn) engine.Layer {
 	return o.layers.NewFirstLayer(c)
 }
 
-// Opened is called when the dial has succeeded. It replaces the connection's handler, which is o, by o.connHandler,
+// Opened is called when the dial has succeeded. It replaces o as the handler of the connection with o.connHandler,
 // which takes less memory.
 func (o *pendingDial) Opened(c *engine.Conn) {
 	open := o.connHandler

@@ -15,9 +15,10 @@ import (
 // Handler is the application's code for connections. For one connection, the server calls Opened once, Received any
 // number of times, and Closed once, never concurrently. Calls for different connections may be concurrent.
 //
-// With event loops, a call that blocks delays all connections of its loop, unless Server.Workers is set. A panic in a
-// call closes only this connection, with a *[PanicError] as the reason. The server logs the panic with its stack and
-// counts it in Stats.Panics. A call of runtime.Goexit is treated as a panic with the value [ErrGoexit].
+// If event loops call the handler, a call that blocks delays all connections of its loop. To prevent this, set
+// Server.Workers. A panic in a call closes only the connection of this call. The close reason is a *[PanicError]. The
+// server logs the panic with its stack and counts it in Stats.Panics. A call of runtime.Goexit is treated as a panic
+// with the value [ErrGoexit].
 type Handler interface {
 	// Opened is called first, when the connection is established. Output of Opened is sent without waiting for input.
 	Opened(c *Conn)
@@ -28,12 +29,13 @@ type Handler interface {
 	// Limits.MaxMessage or more unused bytes closes with ErrMessageTooLong.
 	Received(c *Conn, in []byte) (used int)
 
-	// Ended is called with the unused input when the peer has ended its direction. Ended can still write answers, and
-	// returns the number of bytes that it has used. Unused input is lost, with one exception: if Ended has used a part
-	// of the input and the connection is then Paused, the server later calls Ended again with the rest.
+	// Ended is called with the unused input when the peer has closed its writing side. Ended can still write answers,
+	// and returns the number of bytes that it has used. Unused input is lost, with one exception: if Ended has used a
+	// part of the input and the connection is then Paused, the server later calls Ended again with the rest.
 	//
 	// The connection closes when all output has been sent, including earlier messages of Refs. The peer must receive
-	// the output within Limits.CloseTimeout. The goroutine model detects the end only while output is not blocked.
+	// the output within Limits.CloseTimeout. The goroutine model notices that the peer has closed its writing side only
+	// while output is not blocked.
 	Ended(c *Conn, rest []byte) (used int)
 
 	// Closed is the last call for a connection. The reason is
@@ -123,10 +125,9 @@ type DrainingHandler interface {
 // its connections wait for the pool instead, and the server does not read from them meanwhile. The server never calls
 // Shed in the goroutine model or if Server.Workers is nil.
 //
-// Because two interfaces have a method Shed, the server checks which one is implemented. If a Handler has the method of
-// MessageShedHandler, or a MessageHandler has the method of ShedHandler, the server does not start and returns
-// ErrBadConfig. If a handler h has a method of this name for another purpose, use struct{ Handler }{h} instead of h to
-// hide the method.
+// A Handler must not implement MessageShedHandler, and a MessageHandler must not implement ShedHandler: the server then
+// does not start and returns ErrBadConfig. If a Handler h has a method Shed for another purpose, use
+// struct{ Handler }{h} instead of h. This hides the method.
 type ShedHandler interface {
 	// Shed is called instead of Received, under the same rules. It rejects the input as the protocol requires, or
 	// closes the connection. It runs on the event loop and must not block. For errors.Is, the reason matches

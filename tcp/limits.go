@@ -74,13 +74,13 @@ type Limits struct {
 	HighWater, LowWater int
 
 	// MaxBuffered is the maximum memory, in bytes, of the buffers of all connections. Above the limit, the server
-	// closes the connections with the largest buffers with ErrOverBudget. In the goroutine model, Ref.SendWait blocks
-	// above the limit, and Ref.Send fails with ErrFull above 5/4 of the limit.
+	// closes the connections that have the largest buffers, and their close reason is ErrOverBudget. In the goroutine
+	// model, Ref.SendWait blocks above the limit, and Ref.Send fails with ErrFull above 5/4 of the limit.
 	//
 	// The limit covers unused input, unsent output, incomplete TLS records and TLS handshakes. It also covers,
 	// approximately, the memory that TLS retains after large records. Messages of Refs, groups and broadcasts count
 	// from the moment they are accepted. The limit does not cover the minimum size of TLS sessions, read buffers, free
-	// buffers, values of Group.SendLatest, and memory of the handler and the kernel.
+	// buffers, values of Group.SendLatest, or memory of the handler and the kernel.
 	//
 	// The default is a quarter of the memory available to the process. The available memory is the smallest of the
 	// machine's memory, the cgroup's limit and GOMEMLIMIT. With Server.Processes, the processes share the memory of the

@@ -23,10 +23,10 @@ type Migrator interface {
 	Restore(c *Conn, state []byte) error
 }
 
-// HandlerMigrator is a Handler or MessageHandler of a Server or Listener. It saves and restores connections whose own
-// handler was set with Conn.SetHandler. If there is no HandlerMigrator, such connections stay in the old process. A
-// HandlerMigrator may also be a Migrator. The methods of Migrator are then called for all connections without their own
-// handler.
+// HandlerMigrator is a Handler or MessageHandler of a Server or Listener. It saves and restores connections that have
+// their own handler, because Conn.SetHandler has replaced the handler of the Server or Listener. Without a
+// HandlerMigrator, such connections stay in the old process. A HandlerMigrator may also be a Migrator. The server then
+// calls the methods of Migrator for all connections that do not have their own handler.
 type HandlerMigrator interface {
 	// SaveHandler is like Migrator.Save, but also receives the connection's handler h. It must return an error if h is
 	// unknown. For example, Server.Dial may have set h, or h may belong to a NetConn.

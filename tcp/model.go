@@ -24,7 +24,8 @@ const (
 	Uring = "uring"
 )
 
-// Models returns the names of the I/O models available on this machine. The last is the preferred model.
+// Models returns the names of the I/O models that are available on this machine. The last name is that of the preferred
+// model.
 func Models() (available []string) {
 	var names []string
 	for _, m := range models.All() {

@@ -40,7 +40,7 @@ type NetConn struct {
 
 	in          []byte // received input, unread from readOffset on
 	readOffset  int    // number of input bytes that were read
-	peerEnded   bool   // the peer has ended its direction; no more input follows
+	peerEnded   bool   // the peer has closed its writing side; no more input follows
 	paused      bool   // reading is paused because in is full
 	progressed  bool   // input was read or has arrived since the callback began; see Blocking
 	writing     bool   // a Write is in progress

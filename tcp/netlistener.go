@@ -13,9 +13,9 @@ import (
 //	go httpServer.Serve(l)
 //	err := srv.ListenAndServe(ctx)
 //
-// The connections are of type [*NetConn]. If the library keeps a goroutine for each connection that waits in Read, a
-// NetListener saves little memory: only the overhead of package net. If the code can instead start a goroutine when
-// there is input, use a [Blocking] handler.
+// The connections are of type [*NetConn]. If the library keeps a goroutine in Read for each connection, a NetListener
+// saves little memory: only the overhead of package net. If the library can instead be called when there is input, use
+// a [Blocking] handler, which needs no goroutine for an idle connection.
 //
 // Unlike a listener of package net, the server closes quiet connections, according to its limits.
 // Limits.FirstByteTimeout (default 1 minute) and Limits.IdleTimeout (default Never) apply to connections that send

@@ -62,15 +62,16 @@ type Server struct {
 	// run on the event loops, which is fastest for handlers that neither block nor compute for long. Calls for one
 	// connection stay in order, and a connection has at most one job in the pool.
 	//
-	// If the pool rejects or sheds a call of a ShedHandler, the server calls Shed instead. For any other handler, no
-	// call is lost: the connection waits, its input is not read, and the server submits the call again. For such
-	// handlers, set KeepQueued and FIFO in pool.Config, because shedding has no benefit.
+	// The pool may reject a call, or shed a call that waits in its queue. If the handler is a ShedHandler, the server
+	// then calls Shed instead. For any other handler, the server submits the call again later, so no call is lost.
+	// Until then, the connection waits, and its input is not read. If the handler is not a ShedHandler, set KeepQueued
+	// and FIFO in pool.Config, because shedding has no benefit.
 	//
-	// The caller owns the pool, may share it, and closes it after the server has ended. If the pool is closed earlier,
-	// a connection closes with ErrWorkersClosed at the next call of its handler. During Shutdown, pending calls still
-	// wait for the pool. Once Server.Close is called or the context of Shutdown ends, a connection closes with
-	// ErrServerClosed if the pool rejects its call. The server ends only after its jobs in the pool have run or been
-	// shed. Jobs of other users of the pool may therefore delay the end.
+	// The caller owns the pool and may also use it for other jobs. The caller must close the pool after the server has
+	// ended. If the pool is closed earlier, a connection closes with ErrWorkersClosed at the next call of its handler.
+	// During Shutdown, pending calls still wait for the pool. Once Server.Close is called or the context of Shutdown
+	// ends, a connection closes with ErrServerClosed if the pool rejects its call. The server ends only after its jobs
+	// in the pool have run or been shed. Jobs of other users of the pool may therefore delay the end.
 	Workers *pool.Pool
 	// Processes is the number of worker processes, at most 1,024 (Linux only). With 0 (the default) or 1, this process
 	// serves. With 2 or more, this process becomes the supervisor. The supervisor starts the program once per worker

@@ -29,10 +29,10 @@ type Stats struct {
 	// MaxConns is the effective limit of connections: Limits.MaxConns or its default.
 	MaxConns int
 
-	// Open is the number of open connections now. Greeting, Paused and Closing count some of these. Greeting counts
-	// connections that have not completed their PROXY header or TLS handshake. Paused counts connections that are not
-	// read because their unsent output exceeded Limits.HighWater. Closing counts connections that wait until the peer
-	// has received the output or has ended its direction.
+	// Open is the number of open connections now. Greeting, Paused and Closing count parts of the open connections.
+	// Greeting counts connections that have not completed their PROXY header or TLS handshake. Paused counts
+	// connections from which the server does not read, because their unsent output exceeded Limits.HighWater. Closing
+	// counts connections that wait until the peer has received the output or has closed its writing side.
 	Open, Greeting, Paused, Closing int64
 	// Accepted counts accepted connections, except those that were rejected or have not completed their PROXY header
 	// and TLS handshake. Dialed counts connections made by Dial. HandedOver counts connections that moved to another
@@ -80,8 +80,8 @@ type Stats struct {
 	LoopsContinued int64
 	// Overload is the state of the overload manager; see Server.Overload.
 	Overload OverloadStats
-	// Shed counts calls of Shed, which ShedHandler and MessageShedHandler have. The server calls Shed when no worker is
-	// available. One call may cover several messages. Connections that wait for a worker are not counted.
+	// Shed counts calls of the method Shed of a ShedHandler or MessageShedHandler. The server calls Shed when no worker
+	// is available. One call may cover several messages. Connections that wait for a worker are not counted.
 	Shed int64
 	// HandlerTime is a histogram of the durations of handler calls. On event loops, every 64th call is measured. On
 	// workers, every call is measured.

@@ -48,7 +48,7 @@ type Upgraded struct {
 	//   - "NetConn": the connection belongs to a NetListener or Blocking handler
 	//   - "handler of its own": the connection has its own handler, and there is no HandlerMigrator
 	//   - "relay": the connection is relayed
-	//   - "half-closed": one side has closed its writing side
+	//   - "half-closed": the peer or the server has closed its writing side
 	//   - "not saved": Save has failed
 	//   - "busy": the connection was busy; see Server.Upgrade
 	//   - "not known": the connection belongs to a worker process

@@ -220,8 +220,8 @@ func (s *Server) replayQueueAndResumeOnce(peerToAdd *broadcastlog.Peer) {
 	})
 }
 
-// addPeerAndStartReading adds peer, the successor or predecessor process, and starts to read its broadcasts. If the
-// peers are already closed, it aborts peer and returns false.
+// addPeerAndStartReading adds peer, which is a link to the successor or predecessor process, and starts to read the
+// broadcasts of that process. If the peers are already closed, it aborts peer and returns false.
 func (s *Server) addPeerAndStartReading(peer *broadcastlog.Peer, peerIsSuccessor bool) (added bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

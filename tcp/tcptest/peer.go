@@ -12,8 +12,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Limits of the real time for which a test waits until goroutines of handlers have done something. While the connection
-// is paused because of unsent output, pausedWaitTimeout applies.
+// Limits of the real time for which a test waits for goroutines that a handler has started. The limit is
+// pausedWaitTimeout if the connection is paused because of unsent output, and otherwise waitTimeout.
 const (
 	waitTimeout       = 5 * time.Second
 	pausedWaitTimeout = 800 * time.Millisecond
@@ -123,9 +123,9 @@ func (p *Peer) Expect(want string) {
 	}
 }
 
-// ExpectClosed fails the test unless the connection closes soon, and errors.Is(closeReason, reason) is true for its
-// close reason. ExpectClosed(nil) requires a nil close reason. For a rejected peer, the close reason is an error such
-// as tcp.ErrTooManyConns.
+// ExpectClosed waits until the connection has closed. It fails the test if the connection does not close soon, or if
+// errors.Is reports that the close reason does not match reason. ExpectClosed(nil) requires a nil close reason. For a
+// rejected peer, the close reason is an error such as tcp.ErrTooManyConns.
 func (p *Peer) ExpectClosed(reason error) {
 	p.s.t.Helper()
 	var got error

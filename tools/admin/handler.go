@@ -97,9 +97,9 @@ const maxScrapes = 8
 // request comes from a browser if it has the header Sec-Fetch-Site or Origin, or a User-Agent that begins with
 // Mozilla/.
 //
-// A request with a wrong token gets 401. After 10 wrong tokens, only one attempt every 6 s gets 401, and further
-// attempts get 429. The right token always passes. Each executed command is logged. Rejections are logged at most once
-// a second, with the number of rejections since the last line.
+// A request with a wrong token gets 401. After 10 wrong tokens, the handler answers only one wrong token every 6 s with
+// 401, and further wrong tokens with 429. The right token is always accepted. Each executed command is logged.
+// Rejections are logged at most once a second, with the number of rejections since the last line.
 //
 // The page shows the last 10 minutes, with at most one point per second. Serve records a point every second. Without
 // Serve, points are recorded only while somebody views the page.

@@ -71,7 +71,8 @@ func (x *analysis) localServerPorts() []uint16 {
 	return ports
 }
 
-// parsePortListSkippingInvalid parses a list such as "8080,9000-9010". It skips invalid items; allValid is then false.
+// parsePortListSkippingInvalid parses a list such as "8080,9000-9010". If an item of the list is invalid, it skips the
+// item and returns false for allValid.
 func parsePortListSkippingInvalid(text string) (ports map[int64]bool, allValid bool) {
 	ports, allValid = make(map[int64]bool), true
 	for item := range strings.SplitSeq(text, ",") {

@@ -158,7 +158,8 @@ func higherLimitZeroIfUnlimited(limitText string, presentHardLimit int64) int64 
 	return max(n, presentHardLimit)
 }
 
-// factsWithDefaultsWithoutUsage returns a copy of f with the kernel's default settings and nothing in use.
+// factsWithDefaultsWithoutUsage returns a copy of f with the kernel's default settings, as far as they are known, and
+// with nothing in use.
 func factsWithDefaultsWithoutUsage(f *Facts) *Facts {
 	bare := *f
 	bare.ReadOnly = nil

@@ -181,8 +181,8 @@ func (r *factReader) readSysctls() {
 const maxAncestors = 16
 
 // readSysctlInAncestorNetns reads a machine-wide kernel setting that is not visible in this process's network
-// namespace. It tries the network namespaces of the ancestor processes. If one of them shows the setting, it stores the
-// value and adds the name to r.ReadOnly. Otherwise, it adds the setting to r.Unknown.
+// namespace. It tries the network namespaces of this process and its ancestors. If the setting is visible in one of
+// them, it stores the value and adds the name to r.ReadOnly. Otherwise, it adds the setting to r.Unknown.
 func (r *factReader) readSysctlInAncestorNetns(name string) {
 	pid, shown := os.Getpid(), false
 	for range maxAncestors {
