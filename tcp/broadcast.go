@@ -61,8 +61,9 @@ const Held = broadcastlog.Queued
 //
 // With Server.Processes, a broadcast to a group reaches only the connections of the calling process. A broadcast to all
 // connections reaches the connections of all workers, and may be sent by any worker or by the supervisor. All workers
-// get these broadcasts in the same order. Their messages are limited to 1 MiB. At most 64 messages wait for each
-// worker. If a worker's queue stays full for one second, that worker does not get the broadcast, and the server logs
+// get these broadcasts in the same order. Their messages are limited to 1 MiB. A worker sends such a message to the
+// supervisor, which forwards the message to all workers. Each process queues at most 64 messages for another process.
+// If the queue for a worker stays full for one second, that worker does not get the broadcast, and the server logs
 // this.
 func (s *Server) Broadcast(b Broadcast) (receivers int, err error) {
 	if b.All {

@@ -24,8 +24,9 @@ type operatorCommands interface {
 // With Server.Processes, PauseAccepting applies to all worker processes. Call it in any worker or in the supervisor. A
 // worker that is restarted later may accept a few connections before it pauses.
 //
-// PauseAccepting fails with ErrServerClosed before the start, during a drain and after the end of the server. It fails
-// with ErrFull if too many commands wait.
+// PauseAccepting fails with ErrServerClosed before the start, during a drain and after the end of the server. With
+// Server.Processes, it fails with ErrFull if too many commands and broadcasts already wait to be forwarded to the
+// workers.
 func (s *Server) PauseAccepting() error { return s.setAcceptPaused(true) }
 
 // ResumeAccepting ends the effect of PauseAccepting. Its errors are those of PauseAccepting.

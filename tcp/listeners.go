@@ -74,7 +74,8 @@ func (s *Server) ListenerStats() (all []ListenerStats) {
 	return all
 }
 
-// Listener returns the name of the listener that accepted the connection. It may also be called in Closed.
+// Listener returns the name of the listener that accepted the connection. For a dialed connection, it returns "".
+// Listener may also be called in Closed.
 func (c *Conn) Listener() string { return c.core().ListenerName() }
 
 func (l *Listener) displayName() string {
