@@ -10,8 +10,9 @@ func (p *Pool) ensureMinWorkers() {
 	}
 }
 
-// startWorkerIfAllowed starts a worker unless the limit plus extraWorkers is reached. The worker begins with first.Job
-// or, if that is nil, searches for a job.
+// startWorkerIfAllowed starts a worker if there are fewer than maxWorkers()+extraWorkers workers. It starts no worker
+// after the pool was closed and its last worker has exited. If first.Job is not nil, the new worker runs this job
+// first. Otherwise, it searches the queues for a job.
 func (p *Pool) startWorkerIfAllowed(first queuedTask, extraWorkers int64) (started bool) {
 	var size int64
 	for {
@@ -33,7 +34,8 @@ func (p *Pool) startWorkerIfAllowed(first queuedTask, extraWorkers int64) (start
 	return true
 }
 
-// decrementWorkersIfAbove decrements the number of workers if it exceeds minWorkers. The caller must then end one.
+// decrementWorkersIfAbove decrements the number of workers if it exceeds minWorkers. If decremented is true, the caller
+// must end one worker.
 func (p *Pool) decrementWorkersIfAbove(minWorkers int64) (decremented bool) {
 	for {
 		size := p.size.Load()
@@ -50,7 +52,8 @@ func (p *Pool) decrementWorkersIfAbove(minWorkers int64) (decremented bool) {
 	}
 }
 
-// maxWorkers returns the maximum number of workers, including workers in Block.
+// maxWorkers returns the maximum number of workers. Workers that wait in Block do not count towards the limit, so the
+// maximum is the limit plus the number of these workers.
 func (p *Pool) maxWorkers() int64  { return p.limit.Load() + p.blocked.Load() }
 func (p *Pool) workerCount() int64 { return p.size.Load() &^ closedBit }
 func (p *Pool) isClosed() bool     { return p.size.Load()&closedBit != 0 }
@@ -72,7 +75,8 @@ func (p *Pool) anyQueued() bool {
 	return false
 }
 
-// wakeOrStartWorker makes a parked or new worker search for jobs, or wakes the controller if the limit is reached.
+// wakeOrStartWorker makes one more worker search for jobs. It wakes a parked worker or, if none is parked, starts a new
+// worker. If the maximum number of workers is reached, it wakes the controller instead.
 func (p *Pool) wakeOrStartWorker() {
 	if w := p.popParked(); w != nil {
 		p.wakeToSearch(w)
@@ -94,7 +98,8 @@ func (p *Pool) wakeToSearch(w *worker) {
 	w.wake <- queuedTask{}
 }
 
-// workerStack contains the parked workers. The worker that parked last is on top, as its memory is most likely cached.
+// workerStack contains the parked workers. The worker that parked last is woken first, because its memory is most
+// likely still in a CPU cache.
 type workerStack struct {
 	count   atomic.Int64 // len(workers)
 	mu      sync.Mutex
@@ -109,7 +114,8 @@ func (p *Pool) pushParked(w *worker) {
 	s.count.Add(1)
 }
 
-// popParked removes and returns the worker that parked last, or nil. The caller must wake the worker.
+// popParked removes and returns the worker that parked last. It returns nil if no worker is parked. The caller must
+// wake the worker.
 func (p *Pool) popParked() *worker {
 	s := &p.parked
 	if s.count.Load() == 0 {

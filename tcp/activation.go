@@ -9,13 +9,13 @@ import (
 // NamedListener is a listener together with the name that the service manager gave it.
 type NamedListener = activation.NamedListener
 
-// ActivatedListeners returns the listeners that a service manager such as systemd opened for this process. It returns
-// nil if there are none. Pass each of them to Server.Serve or set it as Listener.Listener. sd_listen_fds(3) describes
-// how the service manager passes listeners.
+// ActivatedListeners returns the listeners that a service manager such as systemd has opened for this process. If there
+// are none, it returns nil. Pass a listener to Server.Serve, or use it as the Listener field of a Listener. See
+// sd_listen_fds(3) for how a service manager passes listeners.
 //
-// After Server.Upgrade, the new process gets the listeners of the old process. Further calls return the same listeners.
-// Call ActivatedListeners before starting any process, because it removes LISTEN_FDS and related variables from the
-// environment.
+// All calls return the same listeners. The first call removes LISTEN_FDS and related variables from the environment.
+// Call ActivatedListeners before the program starts any other process, because that process would otherwise inherit
+// these variables. In a process started by Server.Upgrade, ActivatedListeners returns the listeners of the old process.
 func ActivatedListeners() ([]NamedListener, error) {
 	l, err := activation.Listeners()
 	if err != nil {
@@ -24,9 +24,9 @@ func ActivatedListeners() ([]NamedListener, error) {
 	return l, nil
 }
 
-// Notify sends the string state to the service manager, as sd_notify(3) does. sent is false if there is no service
-// manager. Send "READY=1" in Server.Listening. If the program ends with the server, send "STOPPING=1" in
-// Server.Stopping.
+// Notify sends the string state to the service manager, as sd_notify(3) does. If there is no service manager, sent is
+// false. A program should send "READY=1" in Server.Listening. A program that exits when its server ends should send
+// "STOPPING=1" in Server.Stopping.
 func Notify(state string) (sent bool, err error) {
 	if sent, err = activation.Notify(state); err != nil {
 		return sent, fmt.Errorf("myriad: %w", err)

@@ -54,7 +54,7 @@ func (s *Server) configureSourceAdmission(cfg *engine.Config, l Limits) {
 }
 
 // newTrustedProxyMatcher returns a function that reports whether an address belongs to a trusted proxy. The function
-// also returns true for the invalid address, which stands for a unix socket.
+// also returns true for the zero netip.Addr, which is the address of every connection over a unix socket.
 func newTrustedProxyMatcher(trusted []netip.Prefix) func(netip.Addr) bool {
 	set := admission.NewPrefixes(trusted)
 	return func(a netip.Addr) bool { return !a.IsValid() || set.Contains(a) }

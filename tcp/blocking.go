@@ -15,28 +15,32 @@ import (
 // calls runtime.Goexit, the server closes the connection with a *PanicError. ListenAndServe returns after all calls
 // have returned.
 //
-// A running call can still answer during a drain and after the end of the peer's input. If the connection closes for
-// any other reason, Read and Write fail.
+// During a drain, and after the peer has closed its writing side, a running call can still write an answer. Once the
+// connection has closed, Read and Write fail.
 type Blocking struct {
 	// Serve is called when there is input. It should handle one or all available requests, and may wait in Read for the
 	// end of a request. The result decides what happens next:
-	//   - If Serve returns nil, the connection is idle until more input arrives. The next call can read the input
-	//     that this call has left unread. If this call has read only a part of the input, the next call follows
-	//     immediately.
-	//   - If Serve returns an error, such as io.EOF from Read, the connection sends its output and closes. The error
-	//     is the close reason.
+	//   - If Serve returns nil, the connection is idle until more input arrives. The next call can read the input that
+	//     this call has left unread. If this call has read only a part of the input, the next call follows immediately.
+	//   - If Serve returns an error, such as io.EOF from Read, the connection sends its output and closes. The error is
+	//     the close reason.
 	//
-	// Input in a buffer of Serve's own, such as a bufio.Reader, does not cause another call. Return only when this
-	// buffer is empty, or store the reader with NetConn.SetValue for the next call. When Serve returns, the server
-	// clears the deadlines of n. Afterwards, use only n.Ref. If Serve returns without reading although 64 KiB of input
-	// wait, the connection closes with ErrMessageTooLong.
+	// If Serve reads from n through a buffer of its own, such as a bufio.Reader, the server does not know about input
+	// that remains in this buffer, and does not call Serve again because of it. Serve should therefore return only when
+	// the buffer is empty, or store the bufio.Reader with NetConn.SetValue for the next call.
+	//
+	// When Serve returns, the server clears the deadlines of n. After Serve has returned, only n.Ref may be used. If
+	// Serve returns nil without having read anything although 64 KiB of input wait, the connection closes with
+	// ErrMessageTooLong.
 	Serve func(n *NetConn) error
-	// Begin, if set, is called once, before Serve. It is for protocols in which the server sends first. The rules of
-	// Serve apply.
+	// Begin, if set, is called once for each connection, before the first call of Serve. It is for protocols in which
+	// the server sends first. The rules for Serve also apply to Begin.
 	Begin func(n *NetConn) error
-	// End, if set, is called last. reason is the close reason, as in Handler.Closed. The Value of n is still available.
+	// End, if set, is called once, after the connection has closed and the last call of Begin or Serve has returned.
+	// reason is the close reason, as in Handler.Closed. End can still read the value of n with n.Value.
 	End func(n *NetConn, reason error)
-	// MaxCalls limits the concurrent calls of this handler. Further calls wait in order. The default is 4,096.
+	// MaxCalls is the maximum number of calls of Begin, Serve and End that run at the same time, for all connections of
+	// this handler together. Further calls wait and then start in order. The default is 4,096.
 	MaxCalls int
 
 	mu      sync.Mutex

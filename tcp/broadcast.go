@@ -11,8 +11,8 @@ import (
 
 // Broadcast is a message for Server.Broadcast.
 type Broadcast struct {
-	// All selects every connection of the server. If All is false, a BroadcastHandler selects connections by Kind and
-	// Group. The maximum length of Group is 1 MiB.
+	// All selects every connection of the server. If All is false, the handlers that implement BroadcastHandler select
+	// connections by Kind and Group, whose meaning the application defines. The maximum length of Group is 1 MiB.
 	All   bool
 	Kind  uint32
 	Group string
@@ -30,7 +30,8 @@ type BroadcastHandler interface {
 	SendToGroup(b Broadcast) (receivers int)
 }
 
-// Held is the number of receivers that Server.Broadcast returns if it has queued the message during an upgrade.
+// Held is a special value that Server.Broadcast returns instead of the number of receivers. It means that an upgrade is
+// in progress and that the message was queued. Held is negative.
 const Held = broadcastlog.Queued
 
 // Broadcast sends a message to all connections of the server, or to a group. It does not block. Broadcasts from one
@@ -39,28 +40,31 @@ const Held = broadcastlog.Queued
 // For a group, Broadcast calls SendToGroup of each handler that is a BroadcastHandler, on the calling goroutine.
 // receivers is the sum of the results. If b.All is true, receivers is 0, because the connections are not counted.
 //
-// If b.All is true, a loop sends the message to a few hundred connections at a time and serves other connections in
-// between. Broadcasts and Ref.Send are not ordered with each other. A connection that opens during a broadcast may or
-// may not get the message. Server.SlowConsumer applies to connections whose output is full.
+// If b.All is true, each event loop sends the message to a few hundred connections at a time and serves other
+// connections in between. A broadcast may overtake a message of Ref.Send, and vice versa. A connection that opens
+// during a broadcast may or may not get the message. Server.SlowConsumer applies to connections whose output is full.
 //
 // Broadcast fails with
-//   - ErrFull if 1,024 broadcasts to all connections are in progress, or if their size would exceed Limits.MaxMailBytes
-//   - ErrTooLarge if the message exceeds Limits.MaxUnsent
-//   - ErrServerClosed before the start and after the end
+//   - ErrFull if 1,024 broadcasts to all connections are in progress, or if their total size would exceed
+//     Limits.MaxMailBytes
+//   - ErrTooLarge if a message to all connections exceeds Limits.MaxUnsent, or if Group is too long
+//   - ErrServerClosed for a message to all connections before the server has started and after it has ended
 //   - ErrBadUse for a group if no handler is a BroadcastHandler
 //
 // During an upgrade, each connection that stays connected gets every broadcast once and in order. While connections
 // move to the new process, Broadcast queues a copy of the message and returns Held. The queue holds at most
-// Limits.MaxMail messages and Limits.MaxMailBytes in total. If MaxMailBytes is not set, the queue may hold 64 MiB. Each
-// message counts 64 bytes more than its size. If the queue is full, Broadcast returns ErrFull and sends nothing. If
-// sending the queue to the new process takes longer than 10 seconds, or if that process rejects it, further calls
-// return ErrFull, too. Until the old process ends, both processes send every broadcast, and receivers counts only
-// connections of the calling process.
+// Limits.MaxMail messages. Their total size is limited to Limits.MaxMailBytes or, if MaxMailBytes is not set, to 64
+// MiB. Each message counts 64 bytes more than its size. If the queue is full, Broadcast returns ErrFull and sends
+// nothing. Broadcast also returns ErrFull if the new process has not accepted the queued messages within 10 seconds.
+// Until the old process ends, both processes send every broadcast, and receivers counts only connections of the calling
+// process.
 //
-// With Server.Processes, a broadcast to a group reaches only the connections of this process. Any worker or the
-// supervisor may broadcast to all connections. All workers get these broadcasts in the same order. Such a message is
-// limited to 1 MiB. Each process that forwards such messages queues at most 64. If a worker's queue stays full for one
-// second, that worker does not get the broadcast, and the server logs this.
+// With Server.Processes, a broadcast to a group reaches only the connections of the calling process. A broadcast to all
+// connections reaches the connections of all workers, and may be sent by any worker or by the supervisor. All workers
+// get these broadcasts in the same order. Their messages are limited to 1 MiB. A worker sends such a message to the
+// supervisor, which forwards the message to all workers. Each process queues at most 64 messages for another process.
+// If the queue for a worker stays full for one second, that worker does not get the broadcast, and the server logs
+// this.
 func (s *Server) Broadcast(b Broadcast) (receivers int, err error) {
 	if b.All {
 		s.mu.Lock()
@@ -96,25 +100,27 @@ func sendToGroups(handlers []BroadcastHandler, b Broadcast) (receivers int, err 
 
 var errNoGroups = badUse("Broadcast to a group: neither Server.Handler nor the Handler of a Listener is a BroadcastHandler; expected at least one")
 
-// Upgrading reports whether an upgrade is in progress. In the old process, it lasts from before SaveState until the
-// process ends or the upgrade fails; in the new process, from the start until the old process has ended.
+// Upgrading reports whether an upgrade is in progress. In the old process, it returns true from just before SaveState
+// is called until the process ends or the upgrade fails. In the new process, it returns true from the start until the
+// old process has ended.
 //
-// While Upgrading returns false, a BroadcastHandler may call its own SendToGroup directly, which is faster than
-// Broadcast. SaveState of this handler must wait until direct calls have returned.
+// While Upgrading returns false, a BroadcastHandler may call its own SendToGroup method directly, which is faster than
+// Server.Broadcast. If it does so, its SaveState method must wait until all direct calls have returned.
 func (s *Server) Upgrading() bool {
 	g := s.broadcasts.Load()
 	return g != nil && g.IsPausedOrHasPeers()
 }
 
 // HandedOver reports whether an upgrade has moved connections from this process to a new process. It returns true from
-// just before the queued broadcasts are sent until the new process ends. Meanwhile, both processes deliver the same
-// broadcasts. Work that must be done only once for each broadcast, such as storing it, belongs in the process in which
-// HandedOver returns false.
+// just before the queued broadcasts are sent until the new process ends. During this time, both processes deliver the
+// same broadcasts. Work that must be done only once for each broadcast, such as storing it, belongs in the process in
+// which HandedOver returns false.
 func (s *Server) HandedOver() bool { return s.broadcastsHandedOver.Load() }
 
 func (s *Server) maxHeldBytes() int { return cmp.Or(s.Limits.MaxMailBytes, 64<<20) }
 
-// initUpgradeBroadcastLog creates the log that queues broadcasts in upgrades. A successor process pauses it at once.
+// initUpgradeBroadcastLog creates the log that queues broadcasts during upgrades. If this process takes over from an
+// old process, the log is paused from the beginning, so it queues all broadcasts.
 func (s *Server) initUpgradeBroadcastLog(e engine.Engine, l Limits) {
 	log := s.rateLimitedLogger()
 	g := &broadcastlog.Log{ErrFull: ErrFull, MaxMessages: l.MaxMail, MaxBytes: s.maxHeldBytes()}

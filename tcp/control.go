@@ -15,7 +15,8 @@ type operatorCommands interface {
 }
 
 // PauseAccepting stops accepting connections. Open connections and the listeners stay open. New clients wait in the
-// kernel's queue; if it is full, the kernel rejects or ignores them. A drain resets the waiting clients.
+// kernel's queue. If the queue is full, the kernel rejects or ignores further clients. If the server is drained during
+// the pause, the connections of the waiting clients are reset.
 //
 // PauseAccepting returns immediately. A few more connections may be accepted until Stats.AcceptingPaused reports that
 // all loops have paused.
@@ -23,8 +24,9 @@ type operatorCommands interface {
 // With Server.Processes, PauseAccepting applies to all worker processes. Call it in any worker or in the supervisor. A
 // worker that is restarted later may accept a few connections before it pauses.
 //
-// PauseAccepting fails with ErrServerClosed before the start, during a drain and after the end. It fails with ErrFull
-// if too many commands wait.
+// PauseAccepting fails with ErrServerClosed before the start, during a drain and after the end of the server. With
+// Server.Processes, it fails with ErrFull if too many commands and broadcasts already wait to be forwarded to the
+// workers.
 func (s *Server) PauseAccepting() error { return s.setAcceptPaused(true) }
 
 // ResumeAccepting ends the effect of PauseAccepting. Its errors are those of PauseAccepting.
@@ -39,17 +41,17 @@ func (s *Server) setAcceptPaused(paused bool) error {
 	return publicError(to.PauseAccept(paused))
 }
 
-// CloseConns closes all connections from a remote address and port, usually one, without sending pending output. The
-// close reason is ErrClosedByOperator. Behind a proxy (Server.TrustedProxies), pass the client's or the proxy's
-// address.
+// CloseConns closes every connection whose remote address and port are equal to remote. There is usually only one. The
+// server does not send pending output. The close reason is ErrClosedByOperator. For a connection behind a proxy
+// (Server.TrustedProxies), remote may be the address of the client or of the proxy.
 //
-// CloseConns does not wait for the close. If a handler call runs on a pool or another goroutine, its connection closes
-// only after the call. With Server.Processes, CloseConns closes connections in all worker processes. It can't close
-// connections over unix sockets, because they have no valid address.
+// CloseConns does not wait until the connections have closed. If a handler call for a connection runs on a pool or
+// another goroutine, this connection closes after the call. With Server.Processes, CloseConns closes connections in all
+// worker processes. It can't close connections over unix sockets, because they have no valid address.
 //
 // CloseConns fails with
-//   - ErrFull if 16 calls are already in progress
-//   - ErrServerClosed before the start and after the end
+//   - ErrFull if 16 earlier requests are still in progress
+//   - ErrServerClosed before the start and after the end of the server
 //   - ErrBadConfig if the address is not valid
 func (s *Server) CloseConns(remote netip.AddrPort) error {
 	if !remote.IsValid() || remote.Port() == 0 {
@@ -80,7 +82,8 @@ func (s *Server) engineServingConns() (engine.Engine, error) {
 	return s.startedEngineLocked()
 }
 
-// startedEngineLocked returns the engine, even after its end, or an error before the start. s.mu must be held.
+// startedEngineLocked returns the engine. It returns an error if the server has not started. If the engine has ended,
+// it still returns the engine. The caller must hold s.mu.
 func (s *Server) startedEngineLocked() (engine.Engine, error) {
 	switch {
 	case s.engine != nil:
@@ -113,7 +116,8 @@ func (s *Server) ListenAddr() net.Addr {
 	return s.engine.Addr()
 }
 
-// Drain shuts down like Shutdown, within Limits.ShutdownTimeout. In a worker process, it affects only this process.
+// Drain is like Shutdown with a context that ends after Limits.ShutdownTimeout. In a worker process, it affects only
+// this process.
 func (s *Server) Drain() error {
 	s.mu.Lock()
 	most := s.limits.ShutdownTimeout

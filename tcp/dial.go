@@ -20,7 +20,8 @@ type Dial struct {
 	// Network is "tcp", the default, or "unix".
 	Network string
 	// Addr is host:port, or the path of a unix socket. If host is a name, it is resolved outside the event loops, and
-	// the first address found is used. At most 256 lookups run at a time, and at most 16,384 are pending.
+	// the first address found is used. At most 256 lookups run at a time, and further lookups wait. Dial fails with
+	// ErrFull if 16,384 lookups run or wait.
 	Addr string
 	// Handler handles this connection instead of Server.Handler. It is required. If Handler is a DialFailedHandler, the
 	// server calls DialFailed when the dial fails.
@@ -45,9 +46,9 @@ const (
 	maxPendingLookups  = 16 << 10
 )
 
-// Dial starts an outgoing connection on one of the server's loops and returns immediately. On success, the server calls
-// Opened of the handler. On failure, it calls DialFailed if the handler is a DialFailedHandler. The connection counts
-// towards Limits.MaxConns. Limits.FirstByteTimeout does not apply.
+// Dial starts an outgoing connection on one of the server's loops and returns immediately. When the connection is
+// established, the server calls Opened of the handler. If the connection fails and the handler is a DialFailedHandler,
+// the server calls DialFailed. The connection counts towards Limits.MaxConns. Limits.FirstByteTimeout does not apply.
 //
 // Dial is safe for concurrent use and in handlers. If it returns an error, the handler is not called. The errors are:
 //   - ErrBadConfig if d is invalid
@@ -55,7 +56,9 @@ const (
 //   - ErrServerClosed before Server.Listening is called, after the end, and in a supervisor (Server.Processes)
 func (s *Server) Dial(d Dial) error { return s.startDialOrLookup(d, 0) }
 
-// Dial is like Server.Dial, but prefers the event loop of c. A Relay between connections of one loop is cheapest.
+// Dial is like Server.Dial, but opens the connection on the event loop of c if possible. This is useful before a Relay,
+// which is cheapest between two connections of the same loop. Outside of a handler call, Dial fails with
+// ErrOutsideCall.
 func (c *Conn) Dial(d Dial) error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
@@ -186,7 +189,8 @@ func (o *pendingDial) NewLayer(c *engine.Conn) engine.Layer {
 	return o.layers.NewFirstLayer(c)
 }
 
-// Opened is called when the dial has succeeded. It replaces o by its connHandler, which takes less memory.
+// Opened is called when the dial has succeeded. It replaces o as the handler of the connection with o.connHandler,
+// which takes less memory.
 func (o *pendingDial) Opened(c *engine.Conn) {
 	open := o.connHandler
 	c.SetConnHandler(&open)
@@ -199,9 +203,10 @@ func (o *pendingDial) DialFailed(err error) {
 	}
 }
 
-// SetHandler replaces the handler of this connection, for protocols that switch during a connection. Unused input of
-// the current call is passed to h. The connection keeps its Value. SetHandler fails with ErrOutsideCall, or with
-// ErrBadUse if h is nil or wraps nil, such as Lines(nil).
+// SetHandler replaces the handler of this connection, for example when a client switches to another protocol. Input
+// that the current call leaves unused is passed to h. The connection keeps its Value. SetHandler fails with
+// ErrOutsideCall outside of a handler call. It fails with ErrBadUse if h is nil or contains a nil handler, as in
+// Lines(nil).
 func (c *Conn) SetHandler(h Handler) error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall

@@ -9,14 +9,14 @@ import (
 )
 
 // Each calls f once for every open connection, including dialed ones. It returns after all calls have returned. If ctx
-// ends first, it returns the cause of ctx, and f may still be called afterwards.
+// ends first, Each returns context.Cause(ctx), and f may still be called afterwards.
 //
 // As with Ref.Do, f runs on the connection's event loop or goroutine. It is never called concurrently with another call
 // for the same connection. Calls for different connections may be concurrent. Closing connections are skipped.
 // Connections that open during the call, or have not completed their PROXY header or TLS handshake, may be skipped.
 //
-// The call fails with ErrServerClosed before the start and after the end. In the goroutine model, it fails with ErrFull
-// if connections were skipped because their mailboxes were full. With Server.Processes, f is called only for the
+// Each fails with ErrServerClosed before the start and after the end. In the goroutine model, it fails with ErrFull if
+// connections were skipped because their mailboxes were full. With Server.Processes, f is called only for the
 // connections of the calling process. A handler must not call Each, because the call would wait for this handler.
 func (s *Server) Each(ctx context.Context, f func(*Conn)) error {
 	e, err := s.engineServingConns()

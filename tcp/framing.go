@@ -20,7 +20,8 @@ type MessageHandler interface {
 	Closed(c *Conn, reason error)
 }
 
-// MessageFunc is a function that handles messages. As a MessageHandler, it does nothing in Opened and Closed.
+// MessageFunc is an adapter that allows a function to be used as a MessageHandler. Its Message method calls the
+// function. Its Opened and Closed methods do nothing.
 type MessageFunc func(c *Conn, msg []byte)
 
 func (f MessageFunc) Opened(*Conn) {}
@@ -29,33 +30,34 @@ func (f MessageFunc) Message(c *Conn, msg []byte) { f(c, msg) }
 
 func (f MessageFunc) Closed(*Conn, error) {}
 
-// Lines returns a Handler that passes each line to h, without the line end ("\n" or "\r\n"). If the peer ends in the
-// middle of a line, Lines passes this line as well. A line longer than Limits.MaxMessage, line end included, closes the
-// connection with ErrMessageTooLong.
+// Lines returns a Handler that passes each line to h, without the line end ("\n" or "\r\n"). If the input ends without
+// a line end, Lines also passes the last, incomplete line. If a line is longer than Limits.MaxMessage, including the
+// line end, the connection closes with ErrMessageTooLong.
 func Lines(h MessageHandler) Handler {
 	f := newFramer(h)
 	f.lines = true
 	return f
 }
 
-// Split returns a Handler that passes each token to h. The function split finds the tokens, under the rules of
-// [bufio.Scanner]. If it returns an error, the connection closes with this error as the reason; for
-// bufio.ErrFinalToken, the reason is nil. A token that takes more than Limits.MaxMessage bytes of input closes the
-// connection with ErrMessageTooLong.
+// Split returns a Handler that divides the input into tokens and passes each token to h. The function split finds the
+// tokens, under the rules of [bufio.Scanner]. If split returns an error, the connection closes, and the error is the
+// close reason. For bufio.ErrFinalToken, the close reason is nil. If a token takes more than Limits.MaxMessage bytes of
+// input, the connection closes with ErrMessageTooLong.
 //
-// All connections share the function, so it must be safe for concurrent use and keep no state between calls.
+// All connections share split. It must therefore be safe for concurrent use and keep no state between calls.
 func Split(split bufio.SplitFunc, h MessageHandler) Handler {
 	f := newFramer(h)
 	f.split = split
 	return f
 }
 
-// LengthPrefixed returns a split function for messages with a length prefix. Use the function only with Split: it
-// requests more input by an error that bufio.Scanner does not know. The prefix is an integer of prefixBytes bytes in
-// the given byte order. Its value is the number of bytes after the prefix. Each token is a message without its prefix.
+// LengthPrefixed returns a split function for messages with a length prefix. The prefix is an integer of prefixBytes
+// bytes in the given byte order. Its value is the number of bytes after the prefix. Each token is a message without its
+// prefix. Use the function only with Split and not with a bufio.Scanner: to request more input, it returns an error
+// that only Split understands.
 //
-// A length above Limits.MaxMessage closes the connection immediately with ErrMessageTooLong. LengthPrefixed panics if
-// prefixBytes is not 1, 2, 4 or 8, or if the byte order is nil.
+// If a prefix contains a length above Limits.MaxMessage, the connection closes immediately with ErrMessageTooLong.
+// LengthPrefixed panics if prefixBytes is not 1, 2, 4 or 8, or if the byte order is nil.
 func LengthPrefixed(prefixBytes int, order binary.ByteOrder) bufio.SplitFunc {
 	switch prefixBytes {
 	case 1, 2, 4, 8:
@@ -84,7 +86,8 @@ func LengthPrefixed(prefixBytes int, order binary.ByteOrder) bufio.SplitFunc {
 	}
 }
 
-// incompleteError is the error by which LengthPrefixed requests more input: the size of the message with its prefix.
+// incompleteError is the error that a function of LengthPrefixed returns to request more input. Its value is the size
+// of the incomplete message in bytes, including the prefix.
 type incompleteError uint64
 
 func (n incompleteError) Error() string {

@@ -15,9 +15,10 @@ import (
 // Handler is the application's code for connections. For one connection, the server calls Opened once, Received any
 // number of times, and Closed once, never concurrently. Calls for different connections may be concurrent.
 //
-// With event loops, a call that blocks delays all connections of its loop, unless Server.Workers is set. A panic in a
-// call closes only this connection, with a *[PanicError] as the reason. The server logs the panic with its stack and
-// counts it in Stats.Panics. A call of runtime.Goexit is treated as a panic with the value [ErrGoexit].
+// If event loops call the handler, a call that blocks delays all connections of its loop. To prevent this, set
+// Server.Workers. A panic in a call closes only the connection of this call. The close reason is a *[PanicError]. The
+// server logs the panic with its stack and counts it in Stats.Panics. A call of runtime.Goexit is treated as a panic
+// with the value [ErrGoexit].
 type Handler interface {
 	// Opened is called first, when the connection is established. Output of Opened is sent without waiting for input.
 	Opened(c *Conn)
@@ -28,12 +29,13 @@ type Handler interface {
 	// Limits.MaxMessage or more unused bytes closes with ErrMessageTooLong.
 	Received(c *Conn, in []byte) (used int)
 
-	// Ended is called with the unused input when the peer has ended its direction. Ended can still write answers, and
-	// returns the number of bytes that it has used. Unused input is lost, with one exception: if Ended has used a part
-	// of the input and the connection is then Paused, the server later calls Ended again with the rest.
+	// Ended is called with the unused input when the peer has closed its writing side. Ended can still write answers,
+	// and returns the number of bytes that it has used. Unused input is lost, with one exception: if Ended has used a
+	// part of the input and the connection is then Paused, the server later calls Ended again with the rest.
 	//
 	// The connection closes when all output has been sent, including earlier messages of Refs. The peer must receive
-	// the output within Limits.CloseTimeout. The goroutine model detects the end only while output is not blocked.
+	// the output within Limits.CloseTimeout. The goroutine model notices that the peer has closed its writing side only
+	// while output is not blocked.
 	Ended(c *Conn, rest []byte) (used int)
 
 	// Closed is the last call for a connection. The reason is
@@ -94,7 +96,7 @@ type SecuredHandler interface {
 	Secured(c *Conn)
 }
 
-// ALPNHandler is a Handler or MessageHandler that selects the protocols that the server offers over TLS (ALPN).
+// ALPNHandler is a Handler or MessageHandler that chooses which protocols the server offers to TLS clients (ALPN).
 type ALPNHandler interface {
 	// NextProtos is called for every TLSConfig when the server starts, and returns the protocols to offer. It gets
 	// NextProtos of the configuration, which it must not change. Results of GetConfigForClient are not affected.
@@ -118,12 +120,14 @@ type DrainingHandler interface {
 	Draining(c *Conn)
 }
 
-// ShedHandler is a Handler that rejects input under overload. The server calls Shed if the pool Server.Workers rejects
-// or sheds a call of Received. For any other Handler, the connection waits for the pool, and the server does not read
-// from the connection. Without Server.Workers, and in the goroutine model, the server never calls Shed.
+// ShedHandler is a Handler that rejects input under overload. The server calls Shed instead of Received if the pool
+// Server.Workers is full, or if the pool drops the call of Received from its queue. If a handler is not a ShedHandler,
+// its connections wait for the pool instead, and the server does not read from them meanwhile. The server never calls
+// Shed in the goroutine model or if Server.Workers is nil.
 //
-// A server does not start (ErrBadConfig) if its Handler implements MessageShedHandler, or if its MessageHandler
-// implements ShedHandler. To hide an unrelated Shed method of a handler h, use struct{ Handler }{h} instead of h.
+// A Handler must not implement MessageShedHandler, and a MessageHandler must not implement ShedHandler: the server then
+// does not start and returns ErrBadConfig. If a Handler h has a method Shed for another purpose, use
+// struct{ Handler }{h} instead of h. This hides the method.
 type ShedHandler interface {
 	// Shed is called instead of Received, under the same rules. It rejects the input as the protocol requires, or
 	// closes the connection. It runs on the event loop and must not block. For errors.Is, the reason matches
@@ -171,7 +175,7 @@ func checkShedSignature(fieldName string, h Handler) error {
 	return nil
 }
 
-// Errors for rejected input. Each wraps ErrOverloaded and the error of the pool.
+// Errors that Shed receives as the reason. Each wraps ErrOverloaded and an error of the pool.
 var (
 	errOverloadFull = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrFull)
 	errOverloadShed = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrShed)
@@ -190,7 +194,8 @@ type StartHandler interface {
 	Starting(s *Server)
 }
 
-// handlerAs returns h, or the MessageHandler in h, as the optional interface T.
+// handlerAs returns h as a T, which is an optional interface of handlers. If h was made by Lines or Split, it returns
+// the MessageHandler inside h instead. ok is false if the handler does not implement T.
 func handlerAs[T any](h Handler) (t T, ok bool) {
 	if f, is := h.(*framer); is {
 		t, ok = f.MessageHandler.(T)
@@ -380,7 +385,7 @@ func (e *kindError) Unwrap() []error { return []error{e.kind, e.error} }
 type PanicError = engine.PanicError
 
 // TLSError is the close reason if TLS fails after the handshake. It wraps the error of crypto/tls, such as a
-// tls.RecordHeaderError. An alert of the peer is a *net.OpError with Op "remote error".
+// tls.RecordHeaderError. If the peer has sent an alert, the wrapped error is a *net.OpError whose Op is "remote error".
 type TLSError = engine.TLSError
 
 type handlerAdapter struct{ h Handler }

@@ -7,26 +7,29 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Heartbeat configures messages to silent peers. Such messages keep connections alive and detect lost peers.
+// Heartbeat configures the messages that the server sends to silent peers. These messages keep connections alive and
+// detect lost peers.
 type Heartbeat struct {
-	// Interval is the time of silence after which the server sends a heartbeat, and the time between heartbeats. The
-	// server delays some heartbeats by up to one Interval, to spread heartbeats that are due at once. The minimum is
-	// 100 ms. The default, 0, disables heartbeats.
+	// Interval is the time without input after which the server sends a heartbeat. It is also the time between
+	// heartbeats to a peer that stays silent. The server delays some heartbeats by up to one Interval, so that many
+	// heartbeats that are due at the same time are spread out. The minimum is 100 ms. The default, 0, disables
+	// heartbeats.
 	Interval time.Duration
-	// Message is the heartbeat to send, except for connections of a HeartbeatHandler. Do not change it while the server
-	// runs.
+	// Message is the heartbeat to send. It is not used for connections whose handler is a HeartbeatHandler. Do not
+	// change Message while the server runs.
 	Message []byte
-	// Send, if set, writes the heartbeat instead of Message. It is never called concurrently with another call for the
-	// same connection. Send runs on the event loop, even with Server.Workers, and must not block.
+	// Send, if set, is called to write each heartbeat. Set either Send or Message, but not both. Send is never called
+	// concurrently with another call for the same connection. It runs on the event loop, even with Server.Workers, and
+	// must not block.
 	Send func(c *Conn)
-	// MaxMissed is the maximum number of unanswered heartbeats. Any byte from the peer is an answer. If the peer is
-	// then silent for one more Interval, the connection closes with ErrHeartbeatTimeout. The default is 2, the maximum
-	// 255.
+	// MaxMissed is the maximum number of heartbeats in a row that a peer may leave unanswered. Any byte from the peer
+	// counts as an answer. If the peer is still silent one Interval after the last of these heartbeats, the connection
+	// closes with ErrHeartbeatTimeout. The default is 2, the maximum 255.
 	MaxMissed int
 }
 
 // HeartbeatHandler is a Handler or MessageHandler that writes its own heartbeats, such as pings of a protocol.
-// Server.Heartbeat sets the times.
+// Server.Heartbeat still sets when heartbeats are sent.
 type HeartbeatHandler interface {
 	// Heartbeat writes a heartbeat, under the rules of Heartbeat.Send. It reports whether the peer is expected to
 	// answer. If not, the peer's silence counts from zero again, so that MaxMissed and Limits.IdleTimeout have no
@@ -40,8 +43,9 @@ const (
 	maxMissed     = 255
 )
 
-// validate checks the settings. handlerField names a field whose handler is not a HeartbeatHandler, so that heartbeats
-// require Message or Send. It is empty if there is no such handler.
+// validate checks the settings. handlerField is the name of a field that contains a handler, but not a
+// HeartbeatHandler. Because this handler writes no heartbeats itself, Message or Send must be set. If there is no such
+// handler, handlerField is empty.
 func (h *Heartbeat) validate(handlerField string) error {
 	switch {
 	case h.Interval == 0 && (h.Message != nil || h.Send != nil || h.MaxMissed != 0):

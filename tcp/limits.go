@@ -12,8 +12,8 @@ import (
 // Never, as the value of a time limit, means no limit.
 const Never = time.Duration(math.MaxInt64)
 
-// Limits are the limits of a Server. A zero field selects the default; a negative value is an error. Timeouts may take
-// effect late, by at most the larger of 400 ms and an eighth of the timeout.
+// Limits are the limits of a Server. A zero field selects the default; a negative value is an error. A timeout may take
+// effect late. The delay is at most 400 ms or an eighth of the timeout, whichever is larger.
 type Limits struct {
 	// MaxConns is the maximum number of connections. Further connections are accepted, closed immediately and counted
 	// in Stats.Refused. The default is the descriptor limit minus 128, at most 1,048,576. If MaxConns exceeds the
@@ -32,8 +32,8 @@ type Limits struct {
 
 	// AcceptRate is the maximum number of connections accepted per second. After a second without connections, the
 	// server may accept AcceptRate connections at once. Further connections wait in the kernel's queue. The default, 0,
-	// means no limit. With Server.Processes, every process gets an equal share, rounded down. AcceptRate must then be
-	// at least Processes.
+	// means no limit. With Server.Processes, every process gets an equal share, rounded down, and AcceptRate must be at
+	// least Processes.
 	AcceptRate int
 
 	// ReadRate is the maximum number of bytes per second that a connection passes to its handler. MessageRate is the
@@ -49,21 +49,22 @@ type Limits struct {
 	// Relays are not limited.
 	ReadRate, MessageRate int
 
-	// MaxMessage is the maximum size of a message in bytes, framing included. It is also the maximum input that a
-	// connection buffers for its handler. The connection closes with ErrMessageTooLong when MaxMessage bytes have
-	// arrived without the end of the message. It closes immediately if LengthPrefixed reads a larger length. The
-	// default is 65,536, as in bufio.Scanner; the maximum is 1 GiB.
+	// MaxMessage is the maximum size of a message in bytes, including its framing, such as a line end or a length
+	// prefix. It is also the maximum input that a connection buffers for its handler. The connection closes with
+	// ErrMessageTooLong when MaxMessage bytes have arrived without the end of the message. With LengthPrefixed, the
+	// connection closes as soon as a prefix with a larger length has arrived. The default is 65,536, as in
+	// bufio.Scanner; the maximum is 1 GiB.
 	//
 	// After ErrMessageTooLong, the client receives the answers to its earlier messages and then the end of the stream.
 	// A client that continues to send for longer than Linger receives a reset (ECONNRESET or EPIPE).
 	MaxMessage int
 
-	// MaxUnsent is the maximum number of bytes that wait for one peer. The limit applies separately to output of the
-	// handler, and to messages from Refs and broadcasts. Server.SlowConsumer selects what happens above the limit. The
-	// default is 1 MiB, the maximum 1 GiB.
+	// MaxUnsent is the maximum number of bytes that wait for one peer. The server counts output of the handler
+	// separately from messages of Refs and broadcasts, and the limit applies to each of the two counts.
+	// Server.SlowConsumer selects what happens above the limit. The default is 1 MiB, the maximum 1 GiB.
 	//
-	// The peer must receive waiting output within WriteTimeout. It must therefore read at least MaxUnsent/WriteTimeout:
-	// 34 KiB/s with the defaults. For slower peers, raise WriteTimeout.
+	// The peer must receive waiting output within WriteTimeout. It must therefore read at least MaxUnsent bytes per
+	// WriteTimeout, which is 34 KiB/s with the defaults. If peers are slower, raise WriteTimeout.
 	MaxUnsent int
 
 	// HighWater is the number of unsent output bytes above which a connection stops reading. LowWater is the number at
@@ -73,13 +74,13 @@ type Limits struct {
 	HighWater, LowWater int
 
 	// MaxBuffered is the maximum memory, in bytes, of the buffers of all connections. Above the limit, the server
-	// closes the connections with the largest buffers with ErrOverBudget. In the goroutine model, Ref.SendWait blocks
-	// above the limit, and Ref.Send fails with ErrFull above 5/4 of the limit.
+	// closes the connections that have the largest buffers, and their close reason is ErrOverBudget. In the goroutine
+	// model, Ref.SendWait blocks above the limit, and Ref.Send fails with ErrFull above 5/4 of the limit.
 	//
 	// The limit covers unused input, unsent output, incomplete TLS records and TLS handshakes. It also covers,
 	// approximately, the memory that TLS retains after large records. Messages of Refs, groups and broadcasts count
 	// from the moment they are accepted. The limit does not cover the minimum size of TLS sessions, read buffers, free
-	// buffers, values of Group.SendLatest, and memory of the handler and the kernel.
+	// buffers, values of Group.SendLatest, or memory of the handler and the kernel.
 	//
 	// The default is a quarter of the memory available to the process. The available memory is the smallest of the
 	// machine's memory, the cgroup's limit and GOMEMLIMIT. With Server.Processes, the processes share the memory of the
@@ -92,15 +93,16 @@ type Limits struct {
 	// 268,435,456.
 	MaxMail int
 
-	// MaxMailBytes is the maximum total size, in bytes, of the messages in the mailbox of one loop or connection. An
-	// empty mailbox accepts a message above the limit. A quarter of the limit is reserved for Ref.SendWait. While a
-	// loop delivers messages, it may use 2*MaxMailBytes more. All mailboxes together are limited to a sixteenth of
-	// MaxBuffered. Running broadcasts have a separate limit of MaxMailBytes. The default is 8 MiB, the maximum 1 GiB.
+	// MaxMailBytes is the maximum total size, in bytes, of the messages in the mailbox of one loop or connection. If a
+	// mailbox is empty, it accepts a message that exceeds the limit. A quarter of the limit is reserved for
+	// Ref.SendWait. While a loop delivers messages, it may use 2*MaxMailBytes in addition. All mailboxes together are
+	// limited to a sixteenth of MaxBuffered. Broadcasts in progress are not counted here, and have a separate limit of
+	// MaxMailBytes. The default is 8 MiB, the maximum 1 GiB.
 	MaxMailBytes int
 
-	// MaxHandshakes is the maximum number of TLS handshakes in progress. A handshake takes about 22 KiB. While further
-	// connections wait, the server ends handshakes whose client has sent nothing for a second, and counts them in
-	// Stats.Refused.Handshake. The default is 4,096.
+	// MaxHandshakes is the maximum number of TLS handshakes in progress. A handshake takes about 22 KiB. At this limit,
+	// further connections wait for their handshake. The server then ends handshakes whose client has sent nothing for a
+	// second, and counts them in Stats.Refused.Handshake. The default is 4,096.
 	MaxHandshakes int
 
 	// HandshakeTimeout limits the time for the PROXY header and TLS handshake of a new connection. Conn.StartTLS begins
@@ -115,14 +117,14 @@ type Limits struct {
 	// unused counts as an incomplete message. A slower connection closes with ErrMessageTimeout. The default is 30 s.
 	MessageTimeout time.Duration
 
-	// IdleTimeout limits the time without input after the handler has used all earlier input. A connection that is
-	// silent for longer closes with ErrIdleTimeout. The default is Never: an idle peer costs little, and TCP keep-alive
-	// detects lost peers within 3 minutes. If heartbeats or IdleTimeout detect lost peers within 3 minutes, the server
-	// turns keep-alive off.
+	// IdleTimeout limits the time for which a peer may send nothing after the handler has used all of its input. If the
+	// peer is silent for longer, the connection closes with ErrIdleTimeout. The default is Never: an idle peer costs
+	// little, and TCP keep-alive detects lost peers within 3 minutes. If heartbeats or IdleTimeout detect lost peers
+	// within 3 minutes, the server turns keep-alive off.
 	IdleTimeout time.Duration
 
-	// WriteTimeout limits the time from the writing of a byte until the peer has received the byte. A slower connection
-	// closes with ErrWriteTimeout. The default is 30 s.
+	// WriteTimeout limits the time until the peer has received a byte that the server has written. If the peer is
+	// slower, the connection closes with ErrWriteTimeout. The default is 30 s.
 	//
 	// The kernel enforces a similar limit (TCP_USER_TIMEOUT). If the kernel detects the problem first, the close reason
 	// is syscall.ETIMEDOUT, counted in Stats.Closed.Reset. The kernel's limit also applies to unanswered keep-alive
@@ -131,26 +133,27 @@ type Limits struct {
 	WriteTimeout time.Duration
 
 	// HandlerTime is the duration above which a handler call counts as slow. The server logs slow calls and counts them
-	// in Stats.SlowHandlers, but does not interrupt them. An event loop measures all calls only after it has been slow,
-	// so the first log message may name only the loop. The default is 1 s.
+	// in Stats.SlowHandlers, but does not interrupt them. An event loop begins to measure each call only after it was
+	// slow once. The first log message may therefore name the loop but not the call. The default is 1 s.
 	HandlerTime time.Duration
 
 	// CloseTimeout limits the time for a peer to receive pending output. The time begins when the connection begins to
-	// close, or when the peer shuts down its sending direction (shutdown(2), nc -N). A slower connection ends with
-	// ErrCloseTimeout. The default is 10 s. Raise it for clients that shut down their sending direction after the
+	// close, or when the peer closes its writing side (shutdown(2), nc -N). If the peer is slower, the connection
+	// closes with ErrCloseTimeout. The default is 10 s. Raise it for clients that close their writing side after the
 	// request and then read a long answer.
 	CloseTimeout time.Duration
 
-	// Linger limits how long the server waits for the peer to end its direction, after the server has ended its own.
-	// The default is 1 s. Without this wait, a reset by the kernel could destroy answers that the peer has not read.
+	// Linger limits how long the server waits for the peer to close its writing side, after the server has closed its
+	// own writing side. The default is 1 s. Without this wait, a reset by the kernel could destroy answers that the
+	// peer has not read.
 	Linger time.Duration
 
 	// ShutdownTimeout limits the drain when the context of ListenAndServe or Serve ends. It does not apply to Shutdown,
 	// which has its own context. The default is 30 s.
 	ShutdownTimeout time.Duration
 
-	// ShutdownRate is the maximum number of connections that a process drains per second. The limit prevents all
-	// clients from reconnecting elsewhere at the same time. The default is 100,000.
+	// ShutdownRate is the maximum number of connections that a process drains per second. Because of this limit, the
+	// clients do not all reconnect elsewhere at the same time. The default is 100,000.
 	ShutdownRate int
 }
 

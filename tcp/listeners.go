@@ -23,29 +23,33 @@ type Listener struct {
 	Name string
 	// Network and Addr are like Server.Network and Server.Addr.
 	Network, Addr string
-	// Listener, if set, is used instead of Addr. It must be a *net.TCPListener or *net.UnixListener, as for Serve.
+	// Listener, if set, is used instead of Network and Addr. It must be a *net.TCPListener, a *net.UnixListener or a
+	// NamedListener, as for Serve.
 	Listener net.Listener
 	// Handler handles the connections of this listener. It may implement all optional interfaces, such as TimerHandler.
 	// The default is Server.Handler.
 	Handler Handler
-	// TLSConfig and TrustedProxies replace Server's fields of the same names for this listener, even if they are nil.
+	// TLSConfig and TrustedProxies are used for this listener instead of the fields of the same names in Server. If
+	// they are nil, this listener has no TLS and no trusted proxies, even if the fields in Server are set.
 	TLSConfig      *tls.Config
 	TrustedProxies []netip.Prefix
 	// MaxConns is the maximum number of connections of this listener. Limits.MaxConns still limits all listeners
 	// together. Further connections are accepted, closed immediately and counted in ListenerStats.Refused. The default,
 	// 0, means no separate limit. With Server.Processes, the limit applies to every process.
 	MaxConns int
-	// Backlog is the maximum number of connections that wait in the kernel to be accepted. It applies to each loop's
-	// socket, and only on Linux. The default, 0, selects the kernel's maximum, net.core.somaxconn.
+	// Backlog is the maximum number of connections that wait in the kernel to be accepted. Each event loop has its own
+	// socket, and the maximum applies to each socket. Backlog has an effect only on Linux. The default, 0, selects the
+	// kernel's maximum, net.core.somaxconn.
 	Backlog int
 	// Mode is the permissions of the socket file, such as 0o660, if Addr is a unix socket. Clients need write
-	// permission to connect. The file is created with the umask, and its permissions are changed afterwards. With 0,
-	// the default, only the umask applies.
+	// permission to connect. The server creates the file with the permissions that the process's umask allows, and then
+	// changes them to Mode. If Mode is 0, the default, the server does not change the permissions.
 	Mode fs.FileMode
 }
 
 // ListenerStats are the counters of one listener. Open is the number of open connections now. Refused counts
-// connections rejected because of Listener.MaxConns. Accepted counts accepted connections without Refused.
+// connections that were rejected because of Listener.MaxConns. Accepted counts accepted connections, not including
+// those in Refused.
 type ListenerStats struct {
 	Name                    string
 	Addr                    net.Addr
@@ -70,7 +74,8 @@ func (s *Server) ListenerStats() (all []ListenerStats) {
 	return all
 }
 
-// Listener returns the name of the listener that accepted the connection. Closed may call it, too.
+// Listener returns the name of the listener that accepted the connection. For a dialed connection, it returns "".
+// Listener may also be called in Closed.
 func (c *Conn) Listener() string { return c.core().ListenerName() }
 
 func (l *Listener) displayName() string {
@@ -171,9 +176,9 @@ type engineStarter interface {
 	Start(engine.Config) (engine.Engine, error)
 }
 
-// unwrapListenerKeepingSocketFile returns l or, for a NamedListener, the listener inside. Closing a unix listener then
-// no longer removes its socket file. A listener that is neither TCP nor unix nor an engineStarter is an error, which
-// begins with field.
+// unwrapListenerKeepingSocketFile returns l. If l is a NamedListener, it returns the listener in l. If the listener is
+// a unix listener, its Close method no longer removes the socket file afterwards. A listener that is not a TCP
+// listener, a unix listener or an engineStarter is an error. The error begins with field.
 func unwrapListenerKeepingSocketFile(field string, l net.Listener) (net.Listener, error) {
 	switch l := l.(type) {
 	case *net.TCPListener:
@@ -193,9 +198,10 @@ func unwrapListenerKeepingSocketFile(field string, l net.Listener) (net.Listener
 	return nil, badConfig("%s: listener of type %T; expected a non-nil *net.TCPListener or *net.UnixListener", field, l)
 }
 
-// buildListenersInheritingOrCreatingSockets returns a configuration with the engine's listeners. It takes over the
-// sockets of the old process in an upgrade, and creates the remaining unix sockets. closeAndRemoveSockets closes the
-// Socket of each listener and removes the files of unix sockets that no other process uses.
+// buildListenersInheritingOrCreatingSockets returns a configuration that contains listeners for the engine. During an
+// upgrade, it uses the sockets of the old process for listeners with the same address. For all other unix listeners, it
+// creates new sockets. closeAndRemoveSockets closes the Socket of each listener, and removes the files of unix sockets
+// that no other process uses.
 func (s *Server) buildListenersInheritingOrCreatingSockets(listeners []Listener) (cfg engine.Config, closeAndRemoveSockets func(), err error) {
 	var cleanups []func()
 	closeAndRemoveSockets = func() {
@@ -235,7 +241,8 @@ func (s *Server) buildListenersInheritingOrCreatingSockets(listeners []Listener)
 	return cfg, closeAndRemoveSockets, nil
 }
 
-// listenUnix listens on the unix socket cfg.Addr. The function remove deletes the file unless it was replaced.
+// listenUnix listens on the unix socket cfg.Addr. The function remove deletes the socket file, unless another file has
+// replaced it.
 func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), err error) {
 	if l, err = sock.ListenUnixReplacingStale(cfg.Addr); err != nil {
 		return nil, nil, fmt.Errorf("myriad: %w", err)
@@ -257,8 +264,8 @@ func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), 
 	return l, s.newUnixSocketRemover(cfg.Addr), nil
 }
 
-// newUnixSocketRemover returns a function that removes the unix socket at path, unless the file was replaced or a new
-// process serves on the socket.
+// newUnixSocketRemover returns a function that removes the unix socket at path. The function does nothing if another
+// file has replaced the socket, or if a new process serves on the socket.
 func (s *Server) newUnixSocketRemover(path string) func() {
 	ours, err := os.Lstat(path)
 	return func() {

@@ -7,8 +7,9 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Migrator is a Handler or MessageHandler that saves and restores its state for a connection. In a Server.Upgrade, the
-// new process continues the connection with it. Without a Migrator, connections with a Value stay in the old process.
+// Migrator is a Handler or MessageHandler that saves and restores its state for each connection. During a
+// Server.Upgrade, this state moves to the new process together with the connection. If the handler is not a Migrator,
+// connections with a Value stay in the old process.
 type Migrator interface {
 	// Save appends the state for Restore to the given slice and returns the result. The state has at most 1 MiB. When
 	// the connection has moved, the server calls Closed with ErrHandedOver. If the new process fails before the move,
@@ -22,9 +23,10 @@ type Migrator interface {
 	Restore(c *Conn, state []byte) error
 }
 
-// HandlerMigrator is a Handler or MessageHandler of a Server or Listener. It saves connections that have their own
-// handlers (Conn.SetHandler). Without a HandlerMigrator, such connections stay in the old process. A HandlerMigrator
-// may also be a Migrator, for all other connections.
+// HandlerMigrator is a Handler or MessageHandler of a Server or Listener. It saves and restores connections that have
+// their own handler, because Conn.SetHandler has replaced the handler of the Server or Listener. Without a
+// HandlerMigrator, such connections stay in the old process. A HandlerMigrator may also be a Migrator. The server then
+// calls the methods of Migrator for all connections that do not have their own handler.
 type HandlerMigrator interface {
 	// SaveHandler is like Migrator.Save, but also receives the connection's handler h. It must return an error if h is
 	// unknown. For example, Server.Dial may have set h, or h may belong to a NetConn.
@@ -69,7 +71,8 @@ func configureMigration(cfg *engine.Config, handler Handler) {
 	}
 }
 
-// StateMigrator is a Handler or MessageHandler with its own state, which a Server.Upgrade moves to the new process.
+// StateMigrator is a Handler or MessageHandler with state that does not belong to a single connection, such as a
+// counter. A Server.Upgrade moves this state to the new process.
 type StateMigrator interface {
 	// SaveState writes the state, at most 1 GiB, in the old process before the first connection moves. Broadcasts are
 	// queued from then on, so state that only SendToGroup changes stays equal in both processes. SaveState must not

@@ -24,7 +24,8 @@ const (
 	Uring = "uring"
 )
 
-// Models returns the names of the I/O models available on this machine. The last is the preferred model.
+// Models returns the names of the I/O models that are available on this machine. The last name is that of the preferred
+// model.
 func Models() (available []string) {
 	var names []string
 	for _, m := range models.All() {
@@ -42,7 +43,8 @@ const (
 	maxSpin  = 10 * time.Millisecond
 )
 
-// autoPoolConfig configures the pool on which Auto runs handlers that have not proved quick.
+// autoPoolConfig configures the worker pool of the model Auto. This pool runs handlers until they have proved to be
+// quick.
 var autoPoolConfig = pool.Config{Max: autoWorkers, Queue: autoWorkers, KeepQueued: true, FIFO: true, MemoryLimit: -1}
 
 const autoWorkers = 4096 // many, because a handler may block forever
@@ -53,8 +55,8 @@ func (s *Server) logModelChoice(m engine.Model, reason error) {
 	s.rateLimitedLogger().Info("I/O model chosen", "model", m.Name, "reason", reason.Error())
 }
 
-// resolveLoops returns the number of event loops. If each loop has its own descriptor table, connsPerPrivateTable is
-// the number of connections for which one table has space; otherwise it is 0.
+// resolveLoops returns the number of event loops. If each loop needs its own descriptor table, connsPerPrivateTable is
+// the number of connections that fit in one table. Otherwise, it is 0.
 func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerPrivateTable int, err error) {
 	loops = s.Loops
 	switch {

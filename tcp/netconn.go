@@ -14,15 +14,15 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// NetConn is a connection as a net.Conn, for code that blocks. A [Blocking] handler passes a NetConn to its functions,
-// and NetListener.Accept returns a NetConn. It works in all models and over TLS. Do not use it in calls of a Handler on
-// an event loop, because Read and Write would block the loop.
+// NetConn is a connection of a Server that implements net.Conn, for code that blocks. A [Blocking] handler passes a
+// NetConn to its functions, and NetListener.Accept returns a NetConn. It works in all models and over TLS. Do not use
+// it in calls of a Handler on an event loop, because Read and Write would block the loop.
 //
-// Several goroutines may call Read and Write concurrently. After a deadline, Read and Write fail with
-// os.ErrDeadlineExceeded. NetConn stops reading from the peer while 64 KiB or more of input are unread. It therefore
-// buffers less than 128 KiB of input. If more than Limits.HighWater bytes would be unsent, Write blocks until at most
-// Limits.LowWater bytes are unsent. On Linux, reading and writing do not block each other. On other systems, nothing is
-// read while the kernel accepts no output.
+// Several goroutines may call Read and Write concurrently. After a deadline has passed, Read and Write fail with
+// os.ErrDeadlineExceeded. The server stops reading from the peer while 64 KiB or more of input are unread. A NetConn
+// therefore buffers less than 128 KiB of input. If more than Limits.HighWater bytes would be unsent, Write blocks until
+// at most Limits.LowWater bytes are unsent. On Linux, reading and writing do not block each other. On other systems,
+// the server does not read from the peer while the kernel accepts no output.
 //
 // All limits of the server apply. IdleTimeout counts from the peer's last byte, even while the application works on a
 // request. If a limit has closed the connection, Read and Write return the error of the limit, such as ErrWriteTimeout.
@@ -40,7 +40,7 @@ type NetConn struct {
 
 	in          []byte // received input, unread from readOffset on
 	readOffset  int    // number of input bytes that were read
-	peerEnded   bool   // the peer has ended its direction; no more input follows
+	peerEnded   bool   // the peer has closed its writing side; no more input follows
 	paused      bool   // reading is paused because in is full
 	progressed  bool   // input was read or has arrived since the callback began; see Blocking
 	writing     bool   // a Write is in progress
@@ -59,7 +59,7 @@ type NetConn struct {
 
 const maxUnreadInput = 64 << 10
 
-// maxWriteSize is the maximum size, in bytes, of a message to the mailbox.
+// maxWriteSize is the maximum size, in bytes, of a message that Write posts to the mailbox. Write divides longer data.
 const maxWriteSize = 64 << 10
 
 func newNetConn(c *Conn) *NetConn {
@@ -264,7 +264,8 @@ func (n *NetConn) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: "tcp", Addr: n.RemoteAddr(), Err: err}
 }
 
-// Close implements net.Conn. It does not wait: written data is sent in the background, within Limits.CloseTimeout.
+// Close implements net.Conn. Close does not wait until written data has been sent. The server sends the data in the
+// background, within Limits.CloseTimeout.
 func (n *NetConn) Close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -283,8 +284,8 @@ func (n *NetConn) markClosedAndWakeWaiters() {
 	n.wakeWriters()
 }
 
-// CloseWrite ends the server's direction like Conn.CloseWrite. The peer reads all written data and then the end of the
-// stream. Reading is still possible.
+// CloseWrite closes the writing side of the connection, like Conn.CloseWrite. The peer reads all written data and then
+// the end of the stream. Read can still be used.
 func (n *NetConn) CloseWrite() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -297,9 +298,9 @@ func (n *NetConn) CloseWrite() error {
 	return nil
 }
 
-// postRetryingWhileFull posts the function run to the connection's event loop or goroutine. If the connection closes
-// first, onLost is called instead, on any goroutine. If posted is false, neither function is called. The caller must
-// hold n.mu, which is released while the mailbox is full.
+// postRetryingWhileFull makes the connection's event loop or goroutine call run. If the connection closes first, onLost
+// is called instead, on any goroutine. If posted is false, neither function is called. While the mailbox is full,
+// postRetryingWhileFull waits and tries again. The caller must hold n.mu, which is released during such a wait.
 func (n *NetConn) postRetryingWhileFull(run func(*Conn), onLost func()) (posted bool) {
 	for {
 		err := n.ref.r.DoOrElse(func(c *engine.Conn) { run((*Conn)(c)) }, onLost)
@@ -347,7 +348,8 @@ func (n *NetConn) Value() any {
 	return n.value
 }
 
-// SetValue attaches v to the connection. With a Blocking handler, v adds about 500 bytes to an idle connection.
+// SetValue attaches v to the connection. With a Blocking handler, an idle connection then takes about 500 bytes more,
+// because the server keeps its NetConn.
 func (n *NetConn) SetValue(v any) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -13,12 +13,14 @@ import (
 //	go httpServer.Serve(l)
 //	err := srv.ListenAndServe(ctx)
 //
-// The connections are of type [*NetConn]. If the library blocks a goroutine per connection in Read, a NetListener saves
-// only the overhead of package net. If it needs a goroutine only when there is input, use a [Blocking] handler.
+// The connections are of type [*NetConn]. If the library keeps a goroutine in Read for each connection, a NetListener
+// saves little memory: only the overhead of package net. If the library can instead be called when there is input, use
+// a [Blocking] handler, which needs no goroutine for an idle connection.
 //
-// Unlike with net.Listen, the server's limits close quiet connections. Limits.FirstByteTimeout (default 1 minute) and
-// Limits.IdleTimeout (default Never) apply to connections that send nothing. Limits.WriteTimeout (default 30 s) applies
-// to connections that accept no output, such as a paused download. To disable a limit, set it to Never.
+// Unlike a listener of package net, the server closes quiet connections, according to its limits.
+// Limits.FirstByteTimeout (default 1 minute) and Limits.IdleTimeout (default Never) apply to connections that send
+// nothing. Limits.WriteTimeout (default 30 s) applies to connections that accept no output, such as a paused download.
+// To disable a limit, set it to Never.
 //
 // With TLS, set the library's protocols in NextProtos of Server.TLSConfig, such as "h2" for gRPC. Otherwise the server
 // rejects clients that use ALPN.
@@ -58,7 +60,7 @@ func (l *NetListener) Accept() (net.Conn, error) {
 }
 
 // Close implements net.Listener. It closes all connections that Accept has not yet returned. The server continues to
-// run, but closes new connections.
+// run, but immediately closes new connections for this NetListener.
 func (l *NetListener) Close() error {
 	l.mu.Lock()
 	l.closed = true

@@ -20,22 +20,25 @@ import (
 
 // Overload configures the overload manager of a Server, which is on by default.
 //
-// The manager measures the memory, the lag of event loops (the duration of their iterations), the wait of requests for
-// workers, and the number of connections and their buffers. The memory is the larger of two shares: the live heap as a
-// share of GOMEMLIMIT or of the machine's memory, and the memory of the control group as a share of its limit.
-// Stats.Overload shows the actions that are on. The actions are:
+// The manager measures
+//   - the memory, which is the larger of two shares: the live heap as a share of GOMEMLIMIT or of the machine's memory,
+//     and the memory of the control group as a share of its limit
+//   - the lag, which is the duration of the event loops' iterations
+//   - how long requests wait for workers
+//   - the number of connections and the size of their buffers
 //
+// Depending on these values, the manager takes the following actions. Stats.Overload shows the actions that are on.
 //   - At 85 % of the memory, or 95 % of Limits.MaxConns: Limits.IdleTimeout and IdleTimeout of package web shrink to an
 //     eighth.
-//   - At 85 % of the memory, or 60 % of Limits.MaxBuffered: the server does not read from connections with more
-//     unsent output than their share of the buffers (at least 4 KiB).
+//   - At 85 % of the memory, or 60 % of Limits.MaxBuffered: the server stops reading from connections whose unsent
+//     output exceeds their share of the buffers (at least 4 KiB).
 //   - At 92 % of the memory: HTTP connections close after their response.
-//   - At 95 % of the memory, or a lag of 100 ms: new connections wait in the kernel's queue. After 5 s, they are
-//     accepted and refused before their TLS handshake. If only the loops lag, one new connection in 20 is still
-//     admitted.
+//   - At 95 % of the memory, or a lag of 100 ms: new connections wait in the kernel's queue. After 5 s, the server
+//     instead accepts them and refuses them before their TLS handshake. If only the lag is high, it still admits one
+//     new connection in 20.
 //   - At 97 % of the memory: the connections with the largest buffers close with ErrOverBudget.
-//   - At 97 % of the memory, or if the loops have lagged by more than 250 ms for a second: the server sheds requests.
-//     It also sheds requests if more and more of them wait for workers, or if they have waited for more than a second.
+//   - At 97 % of the memory, or if the lag has exceeded 250 ms for a second: the server sheds (rejects) requests. It
+//     also sheds requests if more and more of them wait for workers, or if they have waited for more than a second.
 //     Package web answers shed requests with 503, and a ShedHandler rejects them. Other handlers can call
 //     Conn.ShouldShed.
 //
@@ -49,9 +52,10 @@ import (
 type Overload struct {
 	// Off turns the overload manager off.
 	Off bool
-	// SourceWeights sets the weight of each address in a prefix. An address of weight n counts as n sources, for
-	// example because n clients share it behind a NAT. The default is 1, the maximum 1,000,000. Addresses of weight 0,
-	// such as load balancers without a PROXY header, are exempt from fair sharing. The longest matching prefix applies.
+	// SourceWeights sets weights for fair sharing under overload. Each address in a prefix has the weight of the
+	// prefix. An address of weight n counts as n sources, for example because n clients share it behind a NAT. The
+	// default is 1, the maximum 1,000,000. Addresses of weight 0, such as load balancers without a PROXY header, are
+	// exempt from fair sharing. The longest matching prefix applies.
 	SourceWeights map[netip.Prefix]int
 }
 
@@ -134,9 +138,9 @@ func (s *Server) startOverloadManager(e engine.Engine) (stop func()) {
 	}
 }
 
-// singleProcessorMinTarget is the time for which requests may wait for a worker without being shed, if GOMAXPROCS is 1.
-// Loops and computing handlers then alternate every 10 ms. Even at half of the capacity, requests that compute for 1 ms
-// wait for up to 90 ms.
+// singleProcessorMinTarget is the time for which requests may wait for a worker before they are shed, if GOMAXPROCS is
+// 1. The time is long because event loops and handlers that compute then alternate every 10 ms on the processor. As a
+// result, requests that compute for 1 ms wait for up to 90 ms even if the server is only half busy.
 const singleProcessorMinTarget = 100 * time.Millisecond
 
 const overloadSampleInterval = 100 * time.Millisecond
@@ -245,8 +249,9 @@ const (
 	freeGarbageAt, freeUrgentlyAt, minGarbage = 0.75, 0.9, 1. / 16
 )
 
-// collectGarbageIfMemoryShort starts a garbage collection if memory is short and there is enough garbage, unless one is
-// running. It does not wait, because without a free CPU, a collection takes seconds.
+// collectGarbageIfMemoryShort starts a garbage collection if memory is short and there is enough garbage. It does
+// nothing while an earlier collection is still running. It does not wait for the collection, which takes seconds if no
+// CPU is free.
 func (r *overloadSampler) collectGarbageIfMemoryShort(now time.Duration, memory float64) {
 	garbage := float64(r.heap[2].Value.Uint64()) + float64(r.heap[3].Value.Uint64()) - float64(r.heap[0].Value.Uint64())
 	if r.groupMemory == 0 || garbage < minGarbage*float64(r.heapLimit) || r.collecting.Load() || !r.mayCollect(now, memory) {

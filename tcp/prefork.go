@@ -17,8 +17,8 @@ import (
 const maxProcesses = 1024
 
 // WorkerProcess reports whether this process is a worker of a Server with Processes. index is the number of the worker,
-// from 0. Every worker runs main. Code that must run only once, such as another listener or a signal handler, should
-// run only if ok is false.
+// from 0. Every worker process runs the main function of the program. Code that must run only once, such as another
+// listener or a signal handler, should run only if ok is false.
 func WorkerProcess() (index int, ok bool) {
 	if w := supervisor.CurrentWorker(); w != nil {
 		return w.Index, true
@@ -136,8 +136,8 @@ func socketsOfListeners(listeners []engine.Listener) (sockets [][]net.Listener) 
 	return sockets
 }
 
-// awaitWorkersServingOrAborted waits until all worker processes serve. It fails if the supervisor has given up or
-// drains, or if the old process aborts the upgrade. If e is not a supervisor, it returns nil immediately.
+// awaitWorkersServingOrAborted waits until all worker processes serve. It fails if the supervisor has given up or is
+// draining, or if the old process aborts the upgrade. If e is not a supervisor, it returns nil immediately.
 func awaitWorkersServingOrAborted(e engine.Engine, p *upgrade.Predecessor) error {
 	w, ok := e.(*supervisor.Supervisor)
 	if !ok {

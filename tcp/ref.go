@@ -9,14 +9,15 @@ import (
 )
 
 // Ref identifies a connection, for use on any goroutine and at any time. It can be copied, compared and used as a map
-// key. It may outlive the connection; its methods then return ErrClosed. The zero Ref identifies no connection.
+// key. A Ref remains valid after the connection has closed. Its methods then fail, with ErrClosed if they return an
+// error. The zero Ref identifies no connection.
 //
 // The methods are safe for concurrent use. Only SendWait and LocalAddr may block. Methods that change the connection
 // use a mailbox of limited size (Limits.MaxMail).
 type Ref struct{ r engine.Ref }
 
-// ID returns the number of the connection, even after the connection has closed. The log shows this number as conn. In
-// each worker process, numbers start at 1 and are hardly ever reused. The ID of the zero Ref is 0.
+// ID returns the number of the connection, even after the connection has closed. In log messages, the number is the
+// value of the key "conn". In each process, numbers start at 1 and are hardly ever reused. The ID of the zero Ref is 0.
 func (r Ref) ID() uint64 { return r.r.ID() }
 
 // String returns the ID in decimal.
@@ -28,7 +29,7 @@ func (r Ref) RemoteAddr() (addr netip.AddrPort, ok bool) { return r.r.Peer() }
 
 // LocalAddr returns the local address like Conn.LocalAddr, or the zero AddrPort for a unix socket. ok is false if the
 // connection is closing or closed. If loops have their own descriptor tables (Server.Loops), LocalAddr waits for the
-// connection's loop. A call on another event loop does not wait, and ok is false.
+// connection's loop. In this case, a call on another event loop does not wait, but returns with ok false.
 func (r Ref) LocalAddr() (addr netip.AddrPort, ok bool) { return r.r.LocalAddr() }
 
 // Value returns the value last set by Conn.SetValue, or nil. ok is false if the connection is closing or closed. If the
@@ -45,10 +46,10 @@ func (r Ref) Value() (v any, ok bool) { return r.r.Value() }
 // can therefore fill the mailbox.
 func (r Ref) Send(p []byte) error { return r.r.Send(p) }
 
-// SendWait is Send with backpressure: a goroutine with much to send proceeds at the peer's speed. SendWait blocks if p
-// would raise the unsent bytes from Refs above Limits.HighWater. It continues when at most Limits.LowWater bytes are
-// queued before p, and p fits in Limits.MaxUnsent together with these bytes. SendWait also blocks while the mailbox is
-// full. If ctx ends first, p is not sent.
+// SendWait is like Send, but waits for a slow peer: a goroutine with much to send proceeds at the peer's speed.
+// SendWait blocks if the unsent bytes from Refs, including p, would exceed Limits.HighWater. It continues when at most
+// Limits.LowWater bytes wait before p, and these bytes and p together do not exceed Limits.MaxUnsent. SendWait also
+// blocks while the mailbox is full. If ctx ends first, p is not sent.
 //
 // A handler must not call SendWait, because SendWait would wait for this handler. The errors are:
 //   - context.Cause(ctx) if ctx ends first
@@ -67,9 +68,10 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 
 var errWaitOnLoop = badUse("SendWait would block an event loop; expected a call on another goroutine, or Send")
 
-// Do calls f for the connection like a method of its handler. f never runs concurrently with another call for the
-// connection, and runs after earlier messages of the same goroutine. f may call all methods of its Conn. f runs on the
-// event loop, even with Server.Workers, and must not block.
+// Do makes the server call f for the connection, as if f were a method of the connection's handler. f may call all
+// methods of its Conn. f never runs concurrently with another call for the connection. It runs after messages that the
+// calling goroutine has sent to the connection earlier. f runs on the event loop, even with Server.Workers, and must
+// not block.
 //
 // f is called at most once. It is never called if the connection begins to close first. Do fails with ErrClosed if the
 // connection is closing or closed, and with ErrFull if the mailbox is full.
@@ -77,7 +79,8 @@ func (r Ref) Do(f func(*Conn)) error {
 	return r.r.Do(func(c *engine.Conn) { f((*Conn)(c)) })
 }
 
-// Release is like Conn.Release, but takes effect after earlier messages of Refs. It fails with the errors of Ref.Close.
+// Release is like Conn.Release, but takes effect after earlier messages of Refs have been handled. It fails with the
+// errors of Ref.Close.
 func (r Ref) Release() error { return r.r.Do((*engine.Conn).Release) }
 
 // Sendv is like Send for the concatenation of pieces.

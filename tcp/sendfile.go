@@ -36,9 +36,10 @@ func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 	return c.core().SendFile(f, offset, n)
 }
 
-// ReadFrom writes all of r, for io.Copy and io.CopyN. It sends a regular *os.File like SendFile, from the file's
-// current offset, and advances the offset. An *io.LimitedReader of such a file works in the same way. Any other reader
-// is read to its end, which may block, and passed to Write. Data for Write must fit in Limits.MaxUnsent.
+// ReadFrom implements io.ReaderFrom, so io.Copy and io.CopyN can send files efficiently. If r is a regular *os.File, or
+// an *io.LimitedReader of such a file, ReadFrom sends the file like SendFile, from its current offset, and advances the
+// offset. ReadFrom reads any other r to its end, which may block, and passes the data to Write. The data must then fit
+// in Limits.MaxUnsent.
 func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 	f, limit := r, int64(-1)
 	limited, ok := r.(*io.LimitedReader)

@@ -30,12 +30,14 @@ type Server struct {
 	// Addr is where ListenAndServe listens: host:port, such as ":9000" or "127.0.0.1:0", or the path of a unix socket.
 	// ":9000" and "[::]:9000" accept IPv4 and IPv6. Unlike with net.Listen, "0.0.0.0:9000" accepts only IPv4.
 	Addr string
-	// Network is "tcp" (the default), "tcp4", "tcp6" or "unix". The server replaces the socket file of a killed
-	// process. When the server ends, it removes its socket file, unless a successor process has replaced the file.
+	// Network is "tcp" (the default), "tcp4", "tcp6" or "unix". For "unix", the server replaces a socket file that a
+	// killed process has left behind. When the server ends, it removes its socket file, unless a successor process has
+	// replaced the file.
 	Network string
-	// Listeners are additional addresses with their own options, such as a TLS port or a unix socket. With Listeners,
-	// Addr may be empty. The limit is 32 addresses, including Addr. TLSConfig and TrustedProxies of Server do not apply
-	// to Listeners. Handler applies to Listeners without a Handler. All other fields of Server apply.
+	// Listeners are additional addresses with their own options, such as a TLS port or a unix socket. If Listeners is
+	// not empty, Addr may be empty. The limit is 32 addresses, including Addr. Each Listener has its own TLSConfig and
+	// TrustedProxies instead of the fields of Server. A Listener without a Handler uses the Handler of Server. All
+	// other fields of Server apply to all Listeners.
 	Listeners []Listener
 	// Handler handles all connections, except those of Listeners with their own Handler. It may be nil only if Addr is
 	// empty and all Listeners have a Handler.
@@ -50,7 +52,8 @@ type Server struct {
 	// has its own descriptor table, which /proc/PID/task/TID/fd shows. A handler on such a loop can use files that were
 	// open when the server started. It can also use files that it opens and closes within one call. It can't use
 	// descriptors that other goroutines open, such as those of os/exec, net.Dial or a database connection. Handlers on
-	// Workers can use all descriptors. Files that are open when the server starts stay open until the server ends.
+	// Workers can use all descriptors. Files that are open when the server starts stay open until the server ends, even
+	// if the program closes them.
 	Loops int
 	// Spin is the time for which an idle event loop polls before it blocks. The maximum is 10 ms. With 0, the default,
 	// loops block immediately. Polling raises the throughput if connections are few, but uses up to one CPU per loop.
@@ -59,15 +62,16 @@ type Server struct {
 	// run on the event loops, which is fastest for handlers that neither block nor compute for long. Calls for one
 	// connection stay in order, and a connection has at most one job in the pool.
 	//
-	// If the pool rejects or sheds a call of a ShedHandler, the server calls Shed instead. For any other handler, no
-	// call is lost: the connection waits, its input is not read, and the server submits the call again. For such
-	// handlers, set KeepQueued and FIFO in pool.Config, because shedding has no benefit.
+	// The pool may reject a call, or shed a call that waits in its queue. If the handler is a ShedHandler, the server
+	// then calls Shed instead. For any other handler, the server submits the call again later, so no call is lost.
+	// Until then, the connection waits, and its input is not read. If the handler is not a ShedHandler, set KeepQueued
+	// and FIFO in pool.Config, because shedding has no benefit.
 	//
-	// The caller owns the pool, may share it, and closes it after the server has ended. If the pool is closed earlier,
-	// a connection closes with ErrWorkersClosed at the next call of its handler. During Shutdown, pending calls still
-	// wait for the pool. Once Server.Close is called or the context of Shutdown ends, a connection closes with
-	// ErrServerClosed if the pool rejects its call. The server ends only after its jobs in the pool have run or been
-	// shed. Jobs of other users of the pool may therefore delay the end.
+	// The caller owns the pool and may also use it for other jobs. The caller must close the pool after the server has
+	// ended. If the pool is closed earlier, a connection closes with ErrWorkersClosed at the next call of its handler.
+	// During Shutdown, pending calls still wait for the pool. Once Server.Close is called or the context of Shutdown
+	// ends, a connection closes with ErrServerClosed if the pool rejects its call. The server ends only after its jobs
+	// in the pool have run or been shed. Jobs of other users of the pool may therefore delay the end.
 	Workers *pool.Pool
 	// Processes is the number of worker processes, at most 1,024 (Linux only). With 0 (the default) or 1, this process
 	// serves. With 2 or more, this process becomes the supervisor. The supervisor starts the program once per worker
@@ -87,10 +91,10 @@ type Server struct {
 	// Close kills all workers immediately. Workers drain and exit if their supervisor dies.
 	//
 	// A worker ignores SIGINT. It also ignores SIGHUP, unless main handles SIGHUP with os/signal. SIGTERM drains the
-	// worker within Limits.ShutdownTimeout. If the supervisor orders a drain, the supervisor sets the time limit, and
-	// main gets at most one SIGTERM.
+	// worker within Limits.ShutdownTimeout. If the supervisor orders a drain, the supervisor sets the time limit. The
+	// worker then sends itself a SIGTERM unless it has received one, so that main is informed of the drain.
 	Processes int
-	// Limits are the limits of resources and times.
+	// Limits contains the resource limits and the timeouts.
 	Limits Limits
 	// Socket contains options for the sockets of connections.
 	Socket Socket
@@ -130,8 +134,9 @@ type Server struct {
 	// Limits.MaxHandshakes limits the handshakes in progress.
 	//
 	// If the configuration has no session ticket keys, the server generates a new key every day. Upgrade passes the
-	// keys on. With Processes, all workers have the same keys. The server generates no keys if client certificates may
-	// be required (ClientAuth, GetConfigForClient), or if tickets are customized (WrapSession) or disabled.
+	// keys to the new process. With Processes, all workers have the same keys. The server generates no keys if client
+	// certificates may be required (ClientAuth, GetConfigForClient), or if tickets are customized (WrapSession) or
+	// disabled.
 	TLSConfig *tls.Config
 	// DisableCompactTLS makes crypto/tls process the records of all TLS connections after the handshake. By default, a
 	// compact implementation processes the records of TLS 1.3 with AES-GCM. It saves 5 KB per connection and lets
@@ -175,14 +180,15 @@ type Server struct {
 	// this path is a symbolic link that no longer exists, Upgrade uses the link's original target.
 	Successor func() (*exec.Cmd, error) `json:"-"`
 
-	// Stay keeps this process running after an Upgrade. Set Stay if a supervisor watches the process that it has
-	// started: an init or shell in a container, runit, supervisord. ListenAndServe then returns when the last successor
-	// process has ended. The result is an error if the successor has failed. The default is false. Process 1 always
-	// stays. A process started by an Upgrade never stays.
+	// Stay keeps this process running after an Upgrade. Set Stay if the program was started by something that waits for
+	// this process to end, such as runit, supervisord, or an init or shell in a container. After an Upgrade,
+	// ListenAndServe then returns when the last successor process has ended. It returns an error if that process has
+	// failed. The default is false. Process 1 always keeps running. A process that was started by an Upgrade never
+	// does.
 	//
-	// Until ListenAndServe returns, this process adopts and reaps orphans. It forwards SIGHUP, SIGINT, SIGQUIT,
-	// SIGTERM, SIGUSR1 and SIGUSR2 to the serving process, except signals that a terminal sends to both processes. The
-	// program still receives signals that it handles with os/signal.
+	// Until ListenAndServe returns, this process also adopts and reaps orphaned processes. It forwards SIGHUP, SIGINT,
+	// SIGQUIT, SIGTERM, SIGUSR1 and SIGUSR2 to the serving process, except signals that a terminal sends to both
+	// processes. The program still receives signals that it handles with os/signal.
 	Stay bool
 
 	upgradeState
@@ -206,7 +212,8 @@ type Server struct {
 
 // Socket sets options of the sockets of connections. The zero value uses the kernel's defaults. By default, the kernel
 // buffers up to net.ipv4.tcp_wmem[2] bytes (4 MiB) for a peer that does not read. Only output beyond this buffer counts
-// for Pending, Limits.MaxUnsent and the timeouts of slow peers. For accepted connections, the options need Linux.
+// for Pending, Limits.MaxUnsent and the timeouts of slow peers. On accepted connections, the options take effect only
+// on Linux.
 type Socket struct {
 	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes, at most 1 GiB. The kernel doubles the values
 	// and limits them to net.core.wmem_max and rmem_max. With 0, the default, the kernel adapts the buffers.
@@ -541,10 +548,10 @@ func (s *Server) listenAddrOrZero() net.Addr {
 // message that is arriving is complete and all output has been sent. Shutdown returns when the server has ended.
 //
 // If ctx ends first, Shutdown closes the remaining connections immediately. The error contains the number of these
-// connections and wraps the cause of ctx. Shutdown then waits for running handlers, but returns when no connection has
-// closed for a second. ListenAndServe and Serve wait without limit.
+// connections and wraps the cause of ctx. Shutdown then waits for running handlers, but gives up after a second in
+// which no connection has closed. ListenAndServe and Serve wait for these handlers without a time limit.
 //
-// Shutdown waits for running handlers, so a handler must call it in a new goroutine, or with a context that ends.
+// Because Shutdown waits for running handlers, a handler must call it in a new goroutine, or with a context that ends.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	first := !s.closed

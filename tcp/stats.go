@@ -14,8 +14,9 @@ type Stats struct {
 	Model string
 	Loops int
 	// Processes is the number of worker processes now, or 0 without Server.Processes. Restarts counts restarts of
-	// workers. With workers, Loops and all fields below are sums over the workers, up to 100 ms old. Counters include
-	// ended workers; current values do not. A killed worker loses the counts of its last 100 ms.
+	// workers. If there are workers, Loops and all fields below are sums over the workers, and are up to 100 ms old.
+	// Counters include workers that have ended, but current values do not. If a worker is killed, the counts of its
+	// last 100 ms are lost.
 	Processes int
 	Restarts  int64
 	// Goroutines is the number of goroutines in the workers now. GCs is the number of garbage collections. GCPause is
@@ -28,10 +29,10 @@ type Stats struct {
 	// MaxConns is the effective limit of connections: Limits.MaxConns or its default.
 	MaxConns int
 
-	// Open is the number of open connections now. Greeting, Paused and Closing count some of these. Greeting counts
-	// connections that have not completed their PROXY header or TLS handshake. Paused counts connections that are not
-	// read because their unsent output exceeded Limits.HighWater. Closing counts connections that wait until the peer
-	// has received the output or has ended its direction.
+	// Open is the number of open connections now. Greeting, Paused and Closing count parts of the open connections.
+	// Greeting counts connections that have not completed their PROXY header or TLS handshake. Paused counts
+	// connections from which the server does not read, because their unsent output exceeded Limits.HighWater. Closing
+	// counts connections that wait until the peer has received the output or has closed its writing side.
 	Open, Greeting, Paused, Closing int64
 	// Accepted counts accepted connections, except those that were rejected or have not completed their PROXY header
 	// and TLS handshake. Dialed counts connections made by Dial. HandedOver counts connections that moved to another
@@ -65,7 +66,8 @@ type Stats struct {
 	// Buffered is the memory, in bytes, that the buffers of all connections use now; see Limits.MaxBuffered.
 	Buffered int64
 
-	// TLS counts completed TLS handshakes by the implementation that processes the connection afterwards.
+	// TLS counts completed TLS handshakes, according to whether the compact implementation or crypto/tls processes the
+	// connection afterwards.
 	TLS TLSHandshakes
 
 	// Panics counts panics in handlers. SlowHandlers counts calls longer than Limits.HandlerTime.
@@ -73,16 +75,16 @@ type Stats struct {
 	// OnWorkers is the number of loops whose handlers run on pool workers now. Moved counts how often Auto has moved
 	// the handlers of a loop to workers, because they blocked the loop.
 	OnWorkers, Moved int64
-	// LoopsContinued counts how often an event loop has moved to another thread, because a handler of package web
-	// blocked the loop. See web.HTTP.
+	// LoopsContinued counts how often an event loop was moved to another thread, because a handler of package web had
+	// blocked its thread. See web.HTTP.
 	LoopsContinued int64
 	// Overload is the state of the overload manager; see Server.Overload.
 	Overload OverloadStats
-	// Shed counts calls of Shed, a method of handlers that reject input when no worker is available. One call may cover
-	// several messages. Waiting connections are not counted.
+	// Shed counts calls of the method Shed of a ShedHandler or MessageShedHandler. The server calls Shed when no worker
+	// is available. One call may cover several messages. Connections that wait for a worker are not counted.
 	Shed int64
-	// HandlerTime is a histogram of the durations of handler calls: of every 64th call on loops, of every call on
-	// workers.
+	// HandlerTime is a histogram of the durations of handler calls. On event loops, every 64th call is measured. On
+	// workers, every call is measured.
 	HandlerTime Histogram
 	// Lag is a histogram of the durations of event loop iterations. A ready connection waits for at most one iteration.
 	Lag Histogram
@@ -123,11 +125,11 @@ func (s *Server) Stats() Stats {
 	}
 }
 
-// TLSHandshakes counts completed TLS handshakes by the implementation that processes the connection's records
-// afterwards. Dialed connections are included.
+// TLSHandshakes counts completed TLS handshakes, according to whether the compact implementation or crypto/tls
+// processes the records of the connection afterwards. Dialed connections are included.
 type TLSHandshakes struct {
 	// Compact counts connections that use the compact implementation; see Server.DisableCompactTLS. All other fields
-	// count connections that stay with crypto/tls, by reason.
+	// count connections that use crypto/tls. Each of these fields stands for a reason.
 	Compact int64
 	// Version counts connections with a version before TLS 1.3. CipherSuite counts connections with ChaCha20-Poly1305.
 	// FIPS counts connections of a program in FIPS 140 mode. SessionCache counts dialed connections with a

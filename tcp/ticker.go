@@ -80,8 +80,8 @@ func (s *Server) callOnTickLoggingPanic() {
 	returned = true
 }
 
-// pauseTicks waits for a running call of OnTick, and prevents further calls until resumeTicks. If ctx ends first, it
-// returns an error, and calls continue.
+// pauseTicks waits for a running call of OnTick, and prevents further calls until resumeTicks is called. If ctx ends
+// first, pauseTicks returns an error and prevents no calls.
 func (s *Server) pauseTicks(ctx context.Context) error {
 	select {
 	case s.ticking <- struct{}{}:

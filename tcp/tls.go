@@ -23,9 +23,9 @@ func (c *Conn) TLS() *tls.ConnectionState { return layers.TLSStateAfterHandshake
 // output is sent unencrypted. On an accepted connection, the server is the TLS server; on a dialed connection, it is
 // the TLS client. Do not change cfg afterwards. Limits.MaxHandshakes and HandshakeTimeout apply.
 //
-// After the handshake, the server calls Secured of a SecuredHandler. Until this call, Write fails with ErrBadUse, and
-// messages that were sent through a Ref wait. If the handshake fails, the server calls only Closed, with a *TLSError,
-// ErrHandshakeTimeout or io.EOF.
+// After the handshake, the server calls Secured of a SecuredHandler. Before this call, Write fails with ErrBadUse, and
+// messages that are sent through a Ref wait until the handshake is complete. If the handshake fails, the server calls
+// only Closed, with a *TLSError, ErrHandshakeTimeout or io.EOF.
 //
 // An attacker may inject unencrypted input after the command that starts TLS (CVE-2011-0411). If unused input remains
 // when the current call returns, the server therefore closes the connection with ErrClearInput. A handler must use
@@ -33,8 +33,7 @@ func (c *Conn) TLS() *tls.ConnectionState { return layers.TLSStateAfterHandshake
 //
 // StartTLS fails with
 //   - ErrBadConfig if cfg has no certificate or, for a TLS client, no ServerName
-//   - ErrBadUse if the connection already uses or starts TLS, is relayed or detached, or has a file waiting
-//     (SendFile)
+//   - ErrBadUse if the connection already uses or starts TLS, is relayed or detached, or has a file waiting (SendFile)
 //   - ErrClosed if the connection is closing
 func (c *Conn) StartTLS(cfg *tls.Config) error {
 	switch {
@@ -102,8 +101,8 @@ func (s *Server) compactTLSCiphersOrNil() *tls13.CipherCache {
 	return &s.tlsCiphers
 }
 
-// newTicketKeyRingOrNil returns the session ticket keys of a listener, or nil if the server must not generate any; see
-// Server.TLSConfig. In a worker process, the keys are those of all workers. The caller must hold s.mu.
+// newTicketKeyRingOrNil returns the session ticket keys of a listener. It returns nil if the server must not generate
+// such keys; see Server.TLSConfig. In a worker process, all workers have the same keys. The caller must hold s.mu.
 func (s *Server) newTicketKeyRingOrNil(cfg *tls.Config, listeners []Listener, listenerNumber int) *secure.TicketKeyRing {
 	if s.worker != nil {
 		return secure.NewDerivedTicketKeyRing(cfg, secure.NewSharedTicketKeys(supervisor.CurrentWorker().SharedPage()), listenerNumber)

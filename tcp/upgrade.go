@@ -40,18 +40,18 @@ type Upgraded struct {
 	// Moved is the number of connections that the new process has taken over. Lost is the number of connections that
 	// the new process had not confirmed when it died. All other connections have stayed in the old process and drain.
 	Moved, Lost int
-	// Took is the duration of the transfer of connections.
+	// Took is the time that the transfer of connections took.
 	Took time.Duration
 	// Stayed counts the connections that have stayed in the old process, by reason:
-	//   - "TLS"
-	//   - "value without Migrator"
-	//   - "NetConn": a connection of a NetListener or Blocking handler
-	//   - "handler of its own"
-	//   - "relay"
-	//   - "half-closed"
+	//   - "TLS": the TLS session could not be saved
+	//   - "value without Migrator": the connection has a Value, but its handler is not a Migrator
+	//   - "NetConn": the connection belongs to a NetListener or Blocking handler
+	//   - "handler of its own": the connection has its own handler, and there is no HandlerMigrator
+	//   - "relay": the connection is relayed
+	//   - "half-closed": the peer or the server has closed its writing side
 	//   - "not saved": Save has failed
-	//   - "busy"
-	//   - "not known": a connection of a worker process
+	//   - "busy": the connection was busy; see Server.Upgrade
+	//   - "not known": the connection belongs to a worker process
 	Stayed map[string]int
 	// Stays reports whether the old process stays and forwards signals; see Server.Stay.
 	Stays bool
@@ -92,18 +92,19 @@ func (u Upgraded) String() string {
 //   - connections with their own handler (SetHandler, Dial, hijacked from package web), unless a HandlerMigrator saves
 //     them
 //   - relayed connections
-//   - connections whose peer has ended its direction
+//   - connections whose peer has closed its writing side
 //   - connections with a Value, if the handler is not a Migrator
-//   - connections of a NetListener, and of a Blocking handler unless they are idle and have no Value
+//   - connections of a NetListener
+//   - connections of a Blocking handler, unless they are idle and have no Value
 //
 // A busy connection moves when it is no longer busy, unless ctx has ended. A connection is busy while its handler runs
-// on a worker, while it sends a file, or while it is retained. When a connection has moved, the old process calls its
-// Closed with ErrHandedOver.
+// on a worker, while it sends a file, or while it is retained. When a connection has moved, the old process calls
+// Closed for it with the reason ErrHandedOver.
 //
 // The new process inherits the environment and one more descriptor. It must call ListenAndServe on one Server within 30
-// seconds. Listeners are matched by address first and then by name. A connection continues with the handler of its
-// listener. If a listener with its own handler has no match, its connections close. The model and the number of loops
-// may differ.
+// seconds. Each listener of the old process is matched with a listener of the new process, first by address and then by
+// name. A moved connection gets the handler of the matching listener. If a listener with its own handler has no match,
+// its connections close. The model and the number of loops may differ.
 //
 // Upgrade returns an error, and this server continues unchanged, in these cases:
 //   - The new process does not start, hangs, dies or can't listen.
@@ -298,8 +299,8 @@ func (s *Server) newHelloMessage(e engine.Engine, m engine.Migrator, listeners [
 	return hello
 }
 
-// awaitSuccessorExitIfHandedOver returns serveErr. If this process keeps running after an upgrade, it instead waits for
-// the end of the newest process and returns the error of that process.
+// awaitSuccessorExitIfHandedOver returns serveErr unless this process keeps running after an upgrade. If it does, the
+// function waits until the newest process has ended, and returns the error of that process.
 func (s *Server) awaitSuccessorExitIfHandedOver(serveErr error) error {
 	if !s.handedOver.Load() || s.signalRelay == nil {
 		return serveErr
@@ -356,7 +357,8 @@ func (s *Server) customOrDefaultSuccessorCommand() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// upgradeMatchAddr returns the address that identifies l in an upgrade: l.Addr or, with l.Listener, actualAddr.
+// upgradeMatchAddr returns the address that identifies l in an upgrade. If l.Listener is set, this is actualAddr.
+// Otherwise, it is l.Addr.
 func upgradeMatchAddr(l *Listener, actualAddr net.Addr) string {
 	if l.Listener != nil {
 		return actualAddr.String()
@@ -389,9 +391,10 @@ func (s *Server) claimInheritedSocketsAndTickets(l *Listener, listenerNumber int
 	return nil
 }
 
-// matchRemainingPredecessorListeners matches the remaining listeners of the old process with new listeners by name. If
-// there is no such match, a listener without its own handler is matched with the first new listener that also has none.
-// A listener without any match is logged.
+// matchRemainingPredecessorListeners matches those listeners of the old process that were not matched by address. It
+// matches a listener with the new listener of the same name. If there is none and the old listener has no handler of
+// its own, it is matched with the first new listener that has no handler of its own. An old listener without any match
+// is logged.
 func (s *Server) matchRemainingPredecessorListeners(listeners []Listener) {
 	for i, number := range s.predecessorNumbers {
 		if number >= 0 {

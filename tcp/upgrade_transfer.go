@@ -220,8 +220,8 @@ func (s *Server) replayQueueAndResumeOnce(peerToAdd *broadcastlog.Peer) {
 	})
 }
 
-// addPeerAndStartReading adds peer, the successor or predecessor process, and starts to read its broadcasts. If the
-// peers are already closed, it aborts peer and returns false.
+// addPeerAndStartReading adds peer, which is a link to the successor or predecessor process, and starts to read the
+// broadcasts of that process. If the peers are already closed, it aborts peer and returns false.
 func (s *Server) addPeerAndStartReading(peer *broadcastlog.Peer, peerIsSuccessor bool) (added bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -338,7 +338,8 @@ func (s *Server) saveHandlerStates() (f *os.File, err error) {
 	return f, errors.Join(err, f.Truncate(at)) // removes the part of a state that failed
 }
 
-// restoreHandlerStates passes each state in f to the handler that replaces the old process's handler.
+// restoreHandlerStates reads the states in f. It passes each state to the handler in this process that corresponds to
+// the handler that saved the state.
 func (s *Server) restoreHandlerStates(f *os.File) (err error) {
 	in := bufio.NewReaderSize(f, 1<<16)
 	for header := (stateHeader{}); binary.Read(in, binary.LittleEndian, &header) == nil; {

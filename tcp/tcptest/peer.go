@@ -12,7 +12,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Limits of how long a test waits, in real time, for goroutines of handlers.
+// Limits of the real time for which a test waits for goroutines that a handler has started. The limit is
+// pausedWaitTimeout if the connection is paused because of unsent output, and otherwise waitTimeout.
 const (
 	waitTimeout       = 5 * time.Second
 	pausedWaitTimeout = 800 * time.Millisecond
@@ -21,7 +22,7 @@ const (
 const maxShown = 1 << 10
 
 // Peer is the remote end of a connection to a Server. It reads output immediately and buffers up to 16 MiB for the
-// test. When the server ends its direction, the peer also ends its direction.
+// test. When the server closes its writing side, the peer also closes its writing side.
 type Peer struct {
 	s          *Server
 	end        *virtual.Peer
@@ -34,8 +35,8 @@ type Peer struct {
 func (p *Peer) Addr() netip.AddrPort { return p.end.Addr }
 
 // Send sends text to the server, which receives it in reads of at most 64 KiB. To test framing, send a message in
-// several calls. While the server does not read, up to 16 MiB wait. Send fails the test if the peer has ended its
-// direction or the connection has closed.
+// several calls. While the server does not read, up to 16 MiB wait. Send fails the test if the peer has closed its
+// writing side or the connection has closed.
 func (p *Peer) Send(text string) {
 	p.s.t.Helper()
 	if _, err := p.Write([]byte(text)); err != nil {
@@ -44,7 +45,7 @@ func (p *Peer) Send(text string) {
 }
 
 // Write is like Send, but returns an error instead of failing the test. The error is syscall.EPIPE if the peer has
-// ended its direction or the connection has closed.
+// closed its writing side or the connection has closed.
 func (p *Peer) Write(b []byte) (n int, err error) {
 	p.s.runAndSettle(func() {
 		if p.tls != nil {
@@ -59,7 +60,7 @@ func (p *Peer) Write(b []byte) (n int, err error) {
 	return len(b), nil
 }
 
-// CloseWrite ends the peer's direction, like a client's shutdown(2) or close(2). The server may still answer.
+// CloseWrite closes the peer's writing side, like a client's shutdown(2) or close(2). The server may still answer.
 func (p *Peer) CloseWrite() {
 	p.s.runAndSettle(func() {
 		if p.tls != nil {
@@ -93,7 +94,7 @@ func (p *Peer) ReadMore(n int) {
 // StartReading ends the effect of StopReading. The peer reads all output again.
 func (p *Peer) StartReading() { p.s.runAndSettle(func() { p.end.SetReceiveWindow(-1) }) }
 
-// Output returns and removes all output of the server that Output and Expect have not yet removed.
+// Output returns the output of the server that the test has not yet read with Output or Expect.
 func (p *Peer) Output() (text string) {
 	p.s.runAndSettle(func() {
 		text = string(p.unreadServerOutput())
@@ -102,8 +103,9 @@ func (p *Peer) Output() (text string) {
 	return text
 }
 
-// Expect removes the text want from the beginning of the unread output. It waits for output that handlers produce on
-// goroutines. If the output does not begin with this text, Expect fails the test.
+// Expect reads the text want from the server's output, after the output that the test has already read. If the output
+// is not yet complete, Expect waits, because a handler may still write from another goroutine. If the output does not
+// begin with want, Expect fails the test.
 func (p *Peer) Expect(want string) {
 	p.s.t.Helper()
 	met, got := false, ""
@@ -121,9 +123,9 @@ func (p *Peer) Expect(want string) {
 	}
 }
 
-// ExpectClosed fails the test unless the connection closes soon, with a close reason that matches the argument by
-// errors.Is. ExpectClosed(nil) requires a nil close reason. For a rejected peer, the close reason is an error such as
-// tcp.ErrTooManyConns.
+// ExpectClosed waits until the connection has closed. It fails the test if the connection does not close soon, or if
+// errors.Is reports that the close reason does not match reason. ExpectClosed(nil) requires a nil close reason. For a
+// rejected peer, the close reason is an error such as tcp.ErrTooManyConns.
 func (p *Peer) ExpectClosed(reason error) {
 	p.s.t.Helper()
 	var got error
@@ -143,8 +145,8 @@ func (p *Peer) Closed() (reason error, ok bool) {
 	return reason, ok
 }
 
-// waitUntilOrGiveUp calls the function found at once and after each activity of the engine, until it returns true or
-// the time limit (waitTimeout or pausedWaitTimeout) has passed.
+// waitUntilOrGiveUp calls the function found repeatedly until it returns true: first immediately, and then after each
+// activity of the engine. It gives up after waitTimeout or, if the connection is paused, after pausedWaitTimeout.
 func (p *Peer) waitUntilOrGiveUp(found func() bool) {
 	for end := time.Now().Add(waitTimeout); ; {
 		ok, paused := false, false

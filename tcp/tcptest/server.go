@@ -108,9 +108,9 @@ func (s *Server) runAndSettle(f func()) {
 	s.engine.DoAndRunUntilIdle(f)
 }
 
-// Dial connects a peer to the server. The peer has the address 198.51.100.1 and a unique port, starting at 1024. If the
-// server rejects the peer, the peer is closed and its output is the answer of Server.Refuse. Dial fails the test after
-// StartDrain and after 65,536 peers.
+// Dial connects a peer to the server. Each peer has a different address and port, beginning with 198.51.100.1:1024. If
+// the server rejects the peer, the peer is closed and its output is the answer of Server.Refuse. Dial fails the test if
+// StartDrain was called, or if the server has already had 65,536 peers.
 func (s *Server) Dial() *Peer {
 	s.t.Helper()
 	const first, ports = 1024, 1<<16 - 1024
@@ -134,7 +134,8 @@ func (s *Server) DialFrom(addr netip.AddrPort) *Peer {
 }
 
 // AcceptDial accepts the oldest connection that the server is dialing (Server.Dial, Conn.Dial). The peer's Addr is the
-// dialed address. If the server dials no address, AcceptDial fails the test. Dials of host names are not supported.
+// dialed address. If the server is not dialing any address, AcceptDial fails the test. Dials of host names are not
+// supported.
 func (s *Server) AcceptDial() *Peer {
 	s.t.Helper()
 	p := &Peer{s: s}
@@ -155,9 +156,10 @@ func (s *Server) RefuseDial(err error) {
 	}
 }
 
-// MigrateTo moves the open connections to another server, as tcp.Server.Upgrade moves them to a new process. Errors of
-// SaveState and RestoreState of a tcp.StateMigrator fail the test. Moved peers belong to the other server from then on.
-// MigrateTo returns all other peers, each with the reason why it has not moved, such as an error of the handler's Save.
+// MigrateTo moves the open connections to another server, as tcp.Server.Upgrade moves them to a new process. The peers
+// of moved connections belong to the other server from then on. stayed contains the peers whose open connections have
+// not moved, each with the reason, such as an error of the handler's Save. If SaveState or RestoreState of a
+// tcp.StateMigrator fails, MigrateTo fails the test.
 func (s *Server) MigrateTo(to *Server) (stayed map[*Peer]error) {
 	s.t.Helper()
 	stayed = make(map[*Peer]error)
@@ -213,7 +215,8 @@ func (s *Server) StartDrain() {
 	s.runAndSettle(func() {})
 }
 
-// failTestForUnseenPanics fails the test for handler panics, unless the test has read the connection's close reason.
+// failTestForUnseenPanics fails the test if a handler has panicked and the test has not read the close reason of the
+// connection.
 func (s *Server) failTestForUnseenPanics() {
 	unseen := s.engine.Counters()[engine.Panics]
 	for _, p := range s.peers {

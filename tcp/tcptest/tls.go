@@ -10,7 +10,7 @@ import (
 
 // StartTLS performs the peer's end of a TLS handshake. The peer is the TLS client or, if the server dialed the
 // connection, the TLS server. Afterwards, the peer sends and receives through TLS. CloseWrite of the peer sends a
-// close_notify. If the handshake fails, StartTLS returns the error and ends the peer's direction.
+// close_notify. If the handshake fails, StartTLS returns the error and closes the peer's writing side.
 func (p *Peer) StartTLS(config *tls.Config) error {
 	conn, makeConn := &ciphertextConn{peer: p, handshaking: true}, tls.Client
 	if p.end.IsDialled() {
@@ -30,7 +30,8 @@ func (p *Peer) StartTLS(config *tls.Config) error {
 	return nil
 }
 
-// unreadServerOutput returns the server's decrypted output without the discarded part. Call it within runAndSettle.
+// unreadServerOutput returns the output of the server that the test has not yet read. With TLS, the output is
+// decrypted. Call unreadServerOutput only within runAndSettle.
 func (p *Peer) unreadServerOutput() []byte {
 	if p.tls == nil {
 		return p.end.Received()
@@ -53,7 +54,8 @@ func (p *Peer) discardReceived(n int) {
 	p.plaintext = p.plaintext[n:]
 }
 
-// ciphertextConn is the net.Conn under a peer's tls.Conn. During the handshake, use it only outside of runAndSettle.
+// ciphertextConn is the net.Conn under a peer's tls.Conn. During the handshake, its methods call runAndSettle and must
+// not be called within runAndSettle. Afterwards, they must be called within it.
 type ciphertextConn struct {
 	net.Conn
 	peer        *Peer

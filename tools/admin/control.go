@@ -117,8 +117,8 @@ func (c *controlAPI) logAndReplyError(w http.ResponseWriter, r *http.Request, st
 	replyText(w, status, err.Error())
 }
 
-// checkTokenHeadersLimitingAttempts checks the headers of a control request, and counts wrong tokens. errorStatus is 0
-// if the request is authorized, and 429 for a wrong token after too many others.
+// checkTokenHeadersLimitingAttempts checks the headers of a control request, and counts wrong tokens. If the request is
+// authorized, errorStatus is 0. If the token is wrong and there were too many wrong tokens before, errorStatus is 429.
 func (c *controlAPI) checkTokenHeadersLimitingAttempts(r *http.Request) (errorStatus int, errorText string) {
 	if r.Header.Get(ActionHeader) == "" {
 		return http.StatusForbidden, "expected the header " + ActionHeader + ": 1"

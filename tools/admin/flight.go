@@ -24,8 +24,8 @@ type FlightConfig struct {
 	// Dir is the directory for automatic dumps. It is created if necessary. At most 10 dumps, including those of other
 	// processes, are kept there. The default, "", disables automatic dumps. WriteTo and /debug/flight work without Dir.
 	Dir string
-	// Lag is the duration above which a loop iteration triggers a dump. The maximum is 8.4 s. Lag is rounded up to a
-	// power of two in microseconds. The default, 100 ms, becomes 131 ms.
+	// Lag is the duration above which a loop iteration triggers a dump. It is rounded up to a power of two of
+	// microseconds. The default is 100 ms, which is rounded up to 131 ms. The maximum is 8.4 s.
 	Lag time.Duration
 	// Log receives errors and the path of each dump. The default is slog.Default().
 	Log *slog.Logger
@@ -59,8 +59,8 @@ func (c *FlightConfig) fillDefaultsAndCreateDir() error {
 }
 
 // Flight is a flight recorder: it keeps the last seconds of Go's execution trace in memory. The trace covers 10 s, but
-// has at most 10 MiB (see runtime/trace.FlightRecorder). Writing a dump needs as much memory again. Go allows one
-// flight recorder per process.
+// has at most 10 MiB (see runtime/trace.FlightRecorder). Writing a dump needs the same amount of memory in addition. Go
+// allows one flight recorder per process.
 //
 // If FlightConfig.Dir is set, a goroutine checks the server's lag once a second. If the lag has exceeded
 // FlightConfig.Lag, Flight writes a dump for go tool trace, at most one per minute. Lag is measured at the end of a
@@ -110,7 +110,8 @@ func (f *Flight) Stop() {
 	f.running.Wait()
 }
 
-// WriteTo writes the recorded trace to w, for go tool trace. w may be slow. After Stop, WriteTo fails.
+// WriteTo writes the recorded trace to w, for go tool trace. It copies the trace before it writes, so w may be slow.
+// After Stop, WriteTo fails.
 func (f *Flight) WriteTo(w io.Writer) (int64, error) {
 	b, err := f.copyRecordedTrace()
 	if err != nil {
@@ -176,8 +177,8 @@ func (w *lagWatcher) dumpIfLaggedEverySecond(stop <-chan struct{}) {
 	}
 }
 
-// dumpTraceIfLagged writes a dump if a loop iteration has exceeded the limit since the last call, but not within
-// minDumpInterval of another dump. It logs errors.
+// dumpTraceIfLagged writes a dump if a loop iteration has exceeded the limit since the last call. It writes no dump
+// within minDumpInterval of the previous one. It logs errors.
 func (w *lagWatcher) dumpTraceIfLagged(now time.Time) {
 	lag := w.source.Stats().Lag
 	passed := countNewInBuckets(w.lastLag, lag, w.firstBucket)
@@ -205,7 +206,8 @@ func countNewInBuckets(before, now tcp.Histogram, firstBucket int) (n int64) {
 
 const dumpPattern = "myriad-flight-*.trace"
 
-// removeExcessAndWriteDump removes the oldest dumps from dir if necessary to keep maxDumps, and writes a dump.
+// removeExcessAndWriteDump writes a dump to dir. Before that, it removes the oldest dumps, so that dir contains at most
+// maxDumps dumps afterwards.
 func removeExcessAndWriteDump(dir string, now time.Time, recorder io.WriterTo) (path string, err error) {
 	old, err := fs.Glob(os.DirFS(dir), dumpPattern) // sorted
 	if err != nil {

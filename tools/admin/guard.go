@@ -21,10 +21,11 @@ import (
 // looks like any other GET. A POST always has one of the two headers. Browsers are recognized by the User-Agent. Other
 // programs, such as go tool pprof and curl, may use GET.
 
-// healthPath is the only path that accepts requests caused by other sites.
+// healthPath is the only path for which the handler accepts requests that a web page of another site has caused.
 const healthPath = "/healthz"
 
-// rejectCrossSite wraps a handler. It rejects requests that another site has caused, except requests for healthPath.
+// rejectCrossSite returns a handler that rejects requests that a web page of another site has caused in a browser. It
+// passes all other requests, and all requests for healthPath, to next.
 func rejectCrossSite(next http.Handler, rejectionLog *rateLimitedRejectionLog) http.Handler {
 	var origin http.CrossOriginProtection
 	origin.AddInsecureBypassPattern(healthPath)

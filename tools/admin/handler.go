@@ -38,8 +38,8 @@ type Config struct {
 	// buttons of the page or as POST requests; see Handler. The default, "", disables control.
 	Token string
 	// Upgrade starts an upgrade of the server when an operator requests it. It requires a Token. Upgrade must return
-	// immediately. When the upgrade has ended, the function done must be called once, on any goroutine, and sends the
-	// outcome to the operator within 5 s. The default, nil, disables upgrades from the page.
+	// immediately. When the upgrade has ended, call done once with the outcome, on any goroutine. The function done
+	// sends the outcome to the operator, which takes at most 5 s. The default, nil, disables upgrades from the page.
 	//
 	// Upgrade may end the page's HTTP server during the upgrade, to free the address for the new process. The function
 	// done still works, because it uses a separate connection.
@@ -77,9 +77,9 @@ const maxScrapes = 8
 //	/debug/trace              an execution trace of ?seconds=, 1 to 60, for go tool trace; default 1
 //	/debug/flight             the flight recorder's last seconds, for go tool trace
 //
-// Profiles, traces and flight recordings may also be requested with POST. Browsers must use POST for them, and get 403
-// otherwise. While a CPU profile is made, another request for a CPU profile gets 409. The same applies to traces and to
-// flight recordings. With ?gc=1, /debug/pprof/heap first collects garbage.
+// Profiles, traces and flight recordings may also be requested with POST. A browser must use POST for them; its GET
+// requests get 403. While a CPU profile is made, another request for a CPU profile gets 409. The same applies to traces
+// and to flight recordings. With ?gc=1, /debug/pprof/heap first collects garbage.
 //
 // If Config.Token is set, the handler also accepts control requests. A control request is a POST with the header
 // Myriad-Action, and with the token in the header Myriad-Token:
@@ -92,13 +92,14 @@ const maxScrapes = 8
 //	                          contains the outcome and needs HTTP/1.1
 //
 // Requests that another site has caused, for example with a link, get 403. Only /healthz accepts such requests. The
-// handler recognizes them by a Sec-Fetch-Site other than same-origin and none. Without Sec-Fetch-Site, it compares the
-// Origin with the Host. A request counts as a browser's if it has Sec-Fetch-Site or Origin, or a User-Agent that begins
-// with Mozilla/.
+// handler recognizes such a request by the header Sec-Fetch-Site, if its value is neither same-origin nor none. If the
+// request lacks this header, the handler compares the header Origin with the header Host. The handler assumes that a
+// request comes from a browser if it has the header Sec-Fetch-Site or Origin, or a User-Agent that begins with
+// Mozilla/.
 //
-// A request with a wrong token gets 401. After 10 wrong tokens, only one attempt every 6 s gets 401, and further
-// attempts get 429. The right token always passes. Each executed command is logged. Rejections are logged at most once
-// a second, with the number of rejections since the last line.
+// A request with a wrong token gets 401. After 10 wrong tokens, the handler answers only one wrong token every 6 s with
+// 401, and further wrong tokens with 429. The right token is always accepted. Each executed command is logged.
+// Rejections are logged at most once a second, with the number of rejections since the last line.
 //
 // The page shows the last 10 minutes, with at most one point per second. Serve records a point every second. Without
 // Serve, points are recorded only while somebody views the page.
@@ -163,7 +164,7 @@ func newRouteHandlersLinkingPages(cfg *Config, state *pageState, rejectionLog *r
 	return all
 }
 
-// addForNonBrowserGETAndPOST registers h for GET and POST requests of a path, except GET requests of browsers.
+// addForNonBrowserGETAndPOST registers h for GET and POST requests of a path. GET requests from browsers are rejected.
 func (all routeHandlers) addForNonBrowserGETAndPOST(path string, h http.Handler) {
 	all["GET "+path], all["POST "+path] = rejectBrowsers(h), h.ServeHTTP
 }

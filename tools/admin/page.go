@@ -67,8 +67,8 @@ func formatMeanBytesUnlessFew(totalBytes, conns float64) string {
 	return dashIfEmpty(format.Bytes(max(totalBytes, 0) / conns))
 }
 
-// formatMemoryGrowthPerConn formats the memory growth since the first sample, per connection opened since. It returns a
-// dash for fewer than minConnsForMemory such connections.
+// formatMemoryGrowthPerConn formats the memory growth since the first sample, divided by the growth of the number of
+// open connections. If this number has grown by less than minConnsForMemory, it returns a dash.
 func (l *pageState) formatMemoryGrowthPerConn(p historyPoint) string {
 	return formatMeanBytesUnlessFew(p.anonymous-l.firstWithMemory.anonymous, p.open-l.firstWithMemory.open)
 }
@@ -346,7 +346,8 @@ func (w *machineLimitReport) addRowOfWall(t *page.Table, wall *doctor.Wall) {
 	t.SetLastRowTone(3, toneOfUtilization(near))
 }
 
-// buildLimitUsageTable returns a table of how much of each known limit of the machine is in use, the most used first.
+// buildLimitUsageTable returns a table of the machine's limits that are known, with the share of each limit that is in
+// use. The limit with the largest share comes first.
 func buildLimitUsageTable(walls []doctor.Wall) *page.Table {
 	t := &page.Table{Caption: "What is in use of the limits that can be read"}
 	t.AddRow("Wall", "In use", "Limit", "Near", "Of what")

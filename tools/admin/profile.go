@@ -97,7 +97,8 @@ func (e *oneAtATimeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.write(w, r)
 }
 
-// newRuntimeRecordingHandler returns a handler that records Go's runtime for the requested time, and sends the result.
+// newRuntimeRecordingHandler returns a handler that makes a recording of the Go runtime, such as a CPU profile or a
+// trace, for the requested time. The handler sends the recording to the client.
 func newRuntimeRecordingHandler(recordingName, downloadName string, defaultSeconds int, start func(io.Writer) error, stop func()) *oneAtATimeHandler {
 	return &oneAtATimeHandler{what: recordingName, file: downloadName, write: func(w http.ResponseWriter, r *http.Request) {
 		seconds, err := parseRecordingSeconds(r.URL.Query().Get("seconds"), defaultSeconds)

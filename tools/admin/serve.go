@@ -34,9 +34,9 @@ const (
 // On loopback, Serve rejects requests whose Host is a name other than localhost, with status 403. This prevents DNS
 // rebinding: a web page in a local browser could otherwise read answers through a name that resolves to 127.0.0.1.
 //
-// Serve keeps at most 64 connections open; further connections wait. A request header may take 5 s and have 16 KiB. An
-// answer may take 75 s. Idle connections are closed after a minute. Serve records a point for the page once a second,
-// and stores at most 600 points of about 200 bytes.
+// Serve keeps at most 64 connections open; further connections wait. A request header may take 5 s to arrive and have
+// 16 KiB. Sending an answer may take 75 s. Idle connections are closed after a minute. Serve records a point for the
+// page once a second, and stores at most 600 points of about 200 bytes.
 //
 // When ctx ends, Serve ends all recordings. Other pending answers may take 5 s more. All goroutines of Serve have ended
 // when it returns. To let clients see that the server drains, end ctx only after the server has ended.

@@ -129,7 +129,7 @@ func (l *pageState) addSampleToHistory(now time.Time) {
 	}
 }
 
-// setRatesBetween sets the rates of p from two snapshots. Without a first snapshot, the rates are unknown.
+// setRatesBetween sets the rates of p from two snapshots. If before is nil, the rates are unknown (NaN).
 func (p *historyPoint) setRatesBetween(before, now *snapshot) {
 	if before == nil {
 		before = &snapshot{at: now.at, stats: now.stats}

@@ -34,8 +34,8 @@ func (x *analysis) roundUpToPages(bytes int64) int64 {
 	return saturatingMul(ceilDiv(bytes, x.pageSize()), x.pageSize())
 }
 
-// refusablePagesPerConn returns the pages of one connection's unread data, or 0 if they are buffered regardless of
-// limits.
+// refusablePagesPerConn returns the number of memory pages that the unread data of one connection occupies. It returns
+// 0 if the data is so short that the kernel buffers it even if a limit is exceeded.
 func (x *analysis) refusablePagesPerConn() int64 {
 	// The kernel accepts a first segment regardless of limits.
 	if x.p.Unread <= maxSegmentBytes {

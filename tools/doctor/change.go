@@ -89,7 +89,8 @@ func quoteForShell(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// valueSatisfyingBoth combines two values of c's setting into one that meets both needs, or returns the second one.
+// valueSatisfyingBoth returns a value of c's setting that satisfies everything that needs value or other. If the two
+// values cannot be combined, it returns other.
 func (c Change) valueSatisfyingBoth(value, other string) string {
 	switch {
 	case c.Name == reservedName:
@@ -106,8 +107,9 @@ func (c Change) valueSatisfyingBoth(value, other string) string {
 	return maxOfEachField(value, other, c.Name == rangeName)
 }
 
-// maxOfEachField combines two values field by field. It takes the higher number of each field, but the lower number of
-// a range's first field. If the values cannot be compared, it returns the second one.
+// maxOfEachField combines two values that consist of one or more numbers. For each field, it takes the higher number.
+// If isRange is true, it takes the lower number for the first field. If the values cannot be compared, it returns
+// other.
 func maxOfEachField(value, other string, isRange bool) string {
 	had, want := strings.Fields(value), strings.Fields(other)
 	if len(had) != len(want) {

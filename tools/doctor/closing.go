@@ -49,8 +49,8 @@ var _ = registerWall(Wall{
 	Source: ipPage + "#tcp-variables",
 }, (*analysis).examineTimeWaitReuse, sysctlInfo{name: reuseName, perNamespace: true, defaultValue: "2"})
 
-// examineTimeWaitReuse sets w.Holds to the number of connections for which the ports suffice while some are in
-// TIME_WAIT. applies is false unless the plan is for a client that closes connections.
+// examineTimeWaitReuse sets w.Holds to the number of connections for which there are enough ports, although closed
+// connections keep their ports in TIME_WAIT. applies is false unless the plan is for a client that closes connections.
 func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	r, pairs, _, ok := x.clientPorts()
 	if !ok || x.p.Side != Client || x.p.Closing == 0 {
@@ -81,8 +81,9 @@ func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	return true
 }
 
-// connsFittingWithClosing returns how many connections can be open while closed connections use part of the capacity,
-// each for occupiedSeconds. It assumes that Plan.Closing is proportional to the number of connections.
+// connsFittingWithClosing returns how many connections can be open if open and closed connections share capacity. A
+// closed connection continues to use the capacity for occupiedSeconds. The result assumes that Plan.Closing is
+// proportional to the number of connections.
 func (x *analysis) connsFittingWithClosing(capacity, occupiedSeconds int64) int64 {
 	return saturatingMulDiv(capacity, x.n, saturatingAdd(x.n, saturatingMul(int64(x.p.Closing), occupiedSeconds)))
 }

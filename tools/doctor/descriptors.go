@@ -90,7 +90,7 @@ var _ = registerSysctlWall(Wall{
 const maxDescriptors = 1<<31 - 64
 
 // fillDescriptorLimitWall sets w.Holds to the number of connections that a descriptor limit allows. A limit of -1 means
-// unlimited. It returns the limit that the plan needs.
+// unlimited. limitNeeded is the limit that the plan needs.
 func (x *analysis) fillDescriptorLimitWall(w *Wall, limit int64) (limitNeeded int64) {
 	for i := range x.endpoints {
 		e, holds := &x.endpoints[i], Unlimited
@@ -108,8 +108,9 @@ func (x *analysis) fillDescriptorLimitWall(w *Wall, limit int64) (limitNeeded in
 	return limitNeeded
 }
 
-// maxConnsPerProcess returns the maximum number of connections of a process. limitPerTable is the limit of each
-// descriptor table. Each event loop has its own table if the machine permits that (Facts.Shards).
+// maxConnsPerProcess returns the maximum number of connections that one process at the endpoint e can have.
+// limitPerTable is the limit of each descriptor table. Each event loop has its own table if the machine permits this
+// (Facts.Shards).
 func (x *analysis) maxConnsPerProcess(e *localEndpoint, limitPerTable int64) int64 {
 	room := subtractDownToZero(limitPerTable, sock.ReservedDescriptors)
 	if !e.hasLoops || x.f.Shards != "" {

@@ -22,8 +22,9 @@ const (
 	uring     = "uring"
 )
 
-// Examine predicts how many connections each limit of the machine allows. A plan with more connections is stopped or
-// slowed down by the limit. Examine uses only its arguments. If the plan is invalid, the error names the invalid field.
+// Examine predicts how many connections each limit of the machine allows. A limit stops or slows down every plan with
+// more connections. Examine uses only its arguments and reads nothing from the machine. If the plan is invalid, the
+// error names the invalid field.
 func Examine(f *Facts, p Plan) (*Report, error) {
 	if f == nil {
 		return nil, errors.New("doctor: facts are nil; expected the result of Read")
@@ -52,7 +53,8 @@ func Examine(f *Facts, p Plan) (*Report, error) {
 	return r, nil
 }
 
-// compareByHolds orders limits by the number of connections that they allow. Among equals, Soft limits come last.
+// compareByHolds orders limits by the number of connections that they allow. If two limits allow the same number, a
+// limit that is Soft comes after one that is not.
 func compareByHolds(a, b Wall) int {
 	soft := func(w Wall) int {
 		if w.Soft {

@@ -93,7 +93,7 @@ type Rlimit struct {
 }
 
 // CgroupFacts contains the limits of a process's control groups. If groups are nested, each limit is that of the group
-// with the least capacity left.
+// that has the least left of this resource.
 type CgroupFacts struct {
 	// Memory is in bytes. The used amount excludes file pages.
 	Memory CgroupLimit `json:"memory"`
@@ -134,8 +134,8 @@ type SocketFacts struct {
 	Counters map[string]int64 `json:"counters,omitempty"`
 }
 
-// QueueFacts describes the accept queue of a listener. Waiting is the number of waiting connections. The queue has
-// space for Most+1 connections.
+// QueueFacts describes the accept queue of a listener. Waiting is the number of waiting connections. Most is the limit
+// of the listener; the kernel lets Most+1 connections wait.
 type QueueFacts struct {
 	At      netip.AddrPort `json:"at"`
 	Waiting int64          `json:"waiting"`

@@ -8,9 +8,9 @@ import (
 
 func (x *analysis) targetsLoopback() bool { return x.p.Targets[0].Addr().Unmap().IsLoopback() }
 
-// likelyInterfaceToTarget returns the interface that probably leads to the first target: one whose network contains the
-// target, or else the first one. Only interfaces that are up, are not loopback and have a global address of the
-// target's family count. If there is none, it returns nil.
+// likelyInterfaceToTarget returns the interface that probably leads to the first target. It considers only interfaces
+// that are up, are not loopback and have a global address of the target's family. From these, it returns one whose
+// network contains the target or, if there is none, the first interface. If no interface qualifies, it returns nil.
 func (x *analysis) likelyInterfaceToTarget() *Interface {
 	target := x.p.Targets[0].Addr().Unmap().WithZone("")
 	var first *Interface
@@ -135,5 +135,6 @@ func (x *analysis) examineMissingSourceAddrs(w *Wall) (applies bool) {
 	return true
 }
 
-// maxAddedAddrs limits the addresses that the Changes of a Wall add. If more are missing, the Wall contains advice.
+// maxAddedAddrs is the maximum number of addresses that Wall.Changes adds to an interface. If more addresses are
+// missing, the Wall contains Advice instead.
 const maxAddedAddrs = 256

@@ -72,7 +72,8 @@ var _ = registerSysctlWall(Wall{
 	return true
 }, sysctlInfo{name: cookiesName, perNamespace: true, kubernetesSafe: true, defaultValue: "1"})
 
-// connsPerBacklogPacket is the estimated number of open connections for which one place in the packet queue suffices.
+// connsPerBacklogPacket is an estimate: one place in the kernel's packet queue is enough for this number of open
+// connections.
 const connsPerBacklogPacket = 64
 
 var _ = registerSysctlWall(Wall{

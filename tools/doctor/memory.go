@@ -11,8 +11,9 @@ import (
 
 // A connection needs kernel objects for its socket on each local side, and process memory.
 
-// kernelObject describes a kernel object of a socket, with the name of its cache. If Facts.Caches lacks this cache, the
-// field bytes is the object's size. Sizes include slab overhead and were measured on Linux 6.18.
+// kernelObject describes a kind of kernel object that a socket needs. Facts.Caches contains the sizes of objects by the
+// names of their caches in the kernel. If it does not contain the field cache, the object's size is the field bytes.
+// That size includes slab overhead and was measured on Linux 6.18.
 type kernelObject struct {
 	cache    string
 	bytes    float64
@@ -51,7 +52,8 @@ const (
 	chargedShare = 943
 )
 
-// kernelBytesPerConn returns the kernel memory in bytes of the connection's ends on this machine.
+// kernelBytesPerConn returns the kernel memory, in bytes, that one connection takes on this machine. If both ends of
+// the connection are on this machine, the result includes both.
 func (x *analysis) kernelBytesPerConn() int64 {
 	sum := 0.0
 	for i := range x.endpoints {
@@ -72,7 +74,8 @@ func (x *analysis) kernelBytesPerConn() int64 {
 	return int64(sum + 0.5)
 }
 
-// userBytesPerConn returns the process memory in bytes of the connection's ends on this machine.
+// userBytesPerConn returns the process memory, in bytes, that one connection takes on this machine. If both ends of the
+// connection are on this machine, the result includes both.
 func (x *analysis) userBytesPerConn() int64 {
 	sum := int64(0)
 	for i := range x.endpoints {
@@ -103,7 +106,8 @@ func (x *analysis) processBytesWithoutConns() int64 {
 	return sum
 }
 
-// availableMemoryMinusKernelReserve returns the memory in bytes that connections can use.
+// availableMemoryMinusKernelReserve returns the memory, in bytes, that is available for connections. It excludes memory
+// that the kernel reserves for itself.
 func (x *analysis) availableMemoryMinusKernelReserve() int64 {
 	m := x.f.Meminfo
 	kept, _ := x.sysctlNumber("vm.min_free_kbytes")
@@ -221,7 +225,7 @@ var _ = registerWall(Wall{
 }, (*analysis).examineMemlock)
 
 // examineMemlock sets w.Holds to the number of connections that RLIMIT_MEMLOCK allows, and adds a change or advice if
-// that is not enough. applies is false if the limit is unknown or does not bind the process.
+// that is not enough. applies is false if the limit is unknown or does not apply to the process.
 func (x *analysis) examineMemlock(w *Wall) (applies bool) {
 	limit := x.f.Process.Memlock
 	if limit.Hard < 0 || x.f.Process.Locks || x.f.Process.Nofile.Hard == 0 { // if Nofile is unknown, so is Memlock
@@ -248,7 +252,7 @@ func (x *analysis) examineMemlock(w *Wall) (applies bool) {
 func (x *analysis) lockedBytesPerRing() int64 { return uringmodel.LockedMemoryPerLoop(x.pageSize()) }
 
 // bytesLockedByRings returns the number of bytes that io_uring rings lock for the given number of connections. It
-// counts only endpoints that cannot use epoll instead.
+// counts only endpoints for which the plan requires io_uring, because other endpoints can use epoll instead.
 func (x *analysis) bytesLockedByRings(connections int64) int64 {
 	sum := int64(0)
 	for i := range x.endpoints {

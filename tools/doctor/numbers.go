@@ -58,8 +58,8 @@ func addEighthAndRoundUp(n int64) int64 {
 	return ceilDiv(n, step) * step
 }
 
-// largestFittingConns returns the largest number of connections for which fits returns true, or Unlimited if
-// fits(maxConnections) is true. Once fits is false, it must be false for all larger numbers.
+// largestFittingConns returns the largest number of connections for which fits returns true. It returns Unlimited if
+// fits(maxConnections) is true. If fits returns false for a number, it must return false for all larger numbers.
 func largestFittingConns(fits func(connections int64) bool) int64 {
 	low, high := int64(0), int64(maxConnections)
 	if fits(high) {

@@ -71,7 +71,8 @@ func (x *analysis) localServerPorts() []uint16 {
 	return ports
 }
 
-// parsePortListSkippingInvalid parses a list such as "8080,9000-9010". It skips invalid items; allValid is then false.
+// parsePortListSkippingInvalid parses a list such as "8080,9000-9010". If an item of the list is invalid, it skips the
+// item and returns false for allValid.
 func parsePortListSkippingInvalid(text string) (ports map[int64]bool, allValid bool) {
 	ports, allValid = make(map[int64]bool), true
 	for item := range strings.SplitSeq(text, ",") {
@@ -135,7 +136,7 @@ func (x *analysis) countSourceTargetPairs() (pairs int64, sourcesText string) {
 }
 
 // clientPorts returns the client's port range, the number of pairs of a source address and a target, and a description
-// of the sources. Without a local client or a known port range, ok is false.
+// of the sources. If the client is not on this machine, or if the port range is unknown, ok is false.
 func (x *analysis) clientPorts() (r portRange, pairs int64, sourcesText string, ok bool) {
 	r, ok = x.portRangeWithTakenPorts()
 	if !ok || !x.isSideLocal(Client) {
@@ -166,7 +167,8 @@ var _ = registerWall(Wall{
 	sysctlInfo{name: "net.ipv4.ip_unprivileged_port_start", perNamespace: true, kubernetesSafe: true})
 
 // requireWiderPortsOrAdvise adds changes to w that widen the range of client ports. If no range is wide enough, it adds
-// advice instead. portsNeeded is the total of all source-target pairs.
+// advice instead. portsNeeded is the number of ports that the plan needs for all pairs of a source address and a target
+// together.
 func (x *analysis) requireWiderPortsOrAdvise(w *Wall, r portRange, portsNeeded, sourceTargetPairs int64) {
 	each := ceilDiv(portsNeeded, max(sourceTargetPairs, 1))
 	lowest := min(x.lowestUsablePort(), r.low)
@@ -187,13 +189,15 @@ func (x *analysis) requireWiderPortsOrAdvise(w *Wall, r portRange, portsNeeded, 
 	w.Changes = nil
 }
 
-// lowestUsablePort returns the lowest beginning of the client's port range: ip_unprivileged_port_start, at least 1024.
+// lowestUsablePort returns the lowest port at which the range of client ports may begin. This is
+// ip_unprivileged_port_start, but at least 1024.
 func (x *analysis) lowestUsablePort() int64 {
 	first, _ := x.sysctlNumber("net.ipv4.ip_unprivileged_port_start")
 	return min(max(first, 1024), 65535)
 }
 
-// changesReservingServerPorts returns changes that exclude this machine's server ports from a wider port range.
+// changesReservingServerPorts returns the changes that are necessary before the range of client ports becomes wide.
+// They reserve the ports of servers on this machine, so that the kernel does not assign these ports to clients.
 func (x *analysis) changesReservingServerPorts(wide portRange) []Change {
 	reserved, _ := parsePortListSkippingInvalid(x.f.Sysctls[reservedName])
 	before := len(reserved)

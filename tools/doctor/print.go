@@ -25,8 +25,9 @@ var Formats = []string{"sysctl", "systemd", "docker", "kubernetes", "limits"}
 //	limits      a file for /etc/security/limits.d
 //
 // The file contains all settings for which the plan needs more than the kernel's default. This includes settings that
-// are already sufficient on this machine, so the file suits other machines, too. If a present value exceeds the plan's
-// needs, the file keeps it. The file does not assume that event loops have separate descriptor tables.
+// are already sufficient on this machine, so the file suits other machines, too. If the present value of a setting is
+// more than the plan needs, the file contains the present value. The file does not assume that event loops have
+// separate descriptor tables.
 func WriteSettings(w io.Writer, formatName string, r *Report) error {
 	if !slices.Contains(Formats, formatName) {
 		return fmt.Errorf("doctor: format is %q; expected one of %s", formatName, strings.Join(Formats, ", "))
@@ -157,7 +158,8 @@ func higherLimitZeroIfUnlimited(limitText string, presentHardLimit int64) int64 
 	return max(n, presentHardLimit)
 }
 
-// factsWithDefaultsWithoutUsage returns a copy of f with the kernel's default settings and nothing in use.
+// factsWithDefaultsWithoutUsage returns a copy of f with the kernel's default settings, as far as they are known, and
+// with nothing in use.
 func factsWithDefaultsWithoutUsage(f *Facts) *Facts {
 	bare := *f
 	bare.ReadOnly = nil

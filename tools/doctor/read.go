@@ -177,11 +177,12 @@ func (r *factReader) readSysctls() {
 	}
 }
 
-// maxAncestors limits the ancestor processes whose namespaces are tried.
+// maxAncestors is the maximum number of processes whose network namespaces readSysctlInAncestorNetns tries.
 const maxAncestors = 16
 
-// readSysctlInAncestorNetns reads a machine-wide kernel setting in the network namespace of an ancestor process,
-// because the own namespace does not show it. It adds the setting to r.ReadOnly or, if no ancestor helps, to r.Unknown.
+// readSysctlInAncestorNetns reads a machine-wide kernel setting that is not visible in this process's network
+// namespace. It tries the network namespaces of this process and its ancestors. If the setting is visible in one of
+// them, it stores the value and adds the name to r.ReadOnly. Otherwise, it adds the setting to r.Unknown.
 func (r *factReader) readSysctlInAncestorNetns(name string) {
 	pid, shown := os.Getpid(), false
 	for range maxAncestors {
@@ -204,7 +205,7 @@ func (r *factReader) readSysctlInAncestorNetns(name string) {
 	r.recordUnknownIfError(name, errors.New("applies to the whole machine and is not visible in this network namespace"))
 }
 
-// lowestPort is the lowest port of a widened range of client ports.
+// lowestPort is the lowest port to which the range of client ports may be widened.
 const lowestPort = 1024
 
 func (r *factReader) readNetworkAndOpenFiles() {

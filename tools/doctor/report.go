@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Unlimited is the value of Wall.Holds for a limit that no plan can reach.
+// Unlimited is a special value of Wall.Holds and Report.Holds. It means that no plan can reach the limit.
 const Unlimited int64 = math.MaxInt64
 
 // Report is the result of Examine for a plan.
