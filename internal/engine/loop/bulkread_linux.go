@@ -37,10 +37,7 @@ func (l *Loop) QueueForLaterRead(c *engine.Conn) {
 
 // IsReadQueued reports whether c is queued for a read. The driver must not watch a queued connection for input.
 func (l *Loop) IsReadQueued(c *engine.Conn) bool {
-	if c.DriverFlags()&BulkQueued != 0 && c.IsClosing() {
-		c.SetDriverFlags(c.DriverFlags() &^ BulkQueued)
-	}
-	return c.DriverFlags()&BulkQueued != 0
+	return c.DriverFlags()&BulkQueued != 0 && !c.IsClosing()
 }
 
 // readQueuedBulkConns reads once from each queued connection, for a limited time.

@@ -63,7 +63,7 @@ type Driver interface {
 //	Busy           is with a worker, or waits for one     submitOrQueueOrShed      reclaimFromWorker
 //	ClosePending   is Busy; the worker will call Closed   CloseConn
 //	CloseOnReturn  has missed data; will be closed        abortWhenWorkerReturns
-//	BulkQueued     is queued for a read by the loop       QueueForLaterRead        readQueuedBulkConns, IsReadQueued
+//	BulkQueued     is queued for a read by the loop       QueueForLaterRead        readQueuedBulkConns
 //
 // DriverBits is the number of the first bit that belongs to the driver.
 const (

@@ -42,7 +42,9 @@ func (e *loopEngine) StartImportingConns(channels []*os.File) error {
 		}
 		if !l.enqueueCallAndWake(call) {
 			added.Done()
+			mu.Lock()
 			failed = engine.ErrClosed
+			mu.Unlock()
 		}
 	}
 	added.Wait()
