@@ -38,6 +38,7 @@ func (c *client) wantRefValues(value any) refValues {
 
 func testRefValues(b *testEnv) {
 	inCall := make(chan refValues, 1)
+	var firstClosed sync.Once
 	s := b.startServer(&Script{
 		Opened: func(c *engine.Conn) { c.SetValue("first") },
 		Received: func(c *engine.Conn, in []byte) int {
@@ -45,7 +46,7 @@ func testRefValues(b *testEnv) {
 			inCall <- readRef(c.Ref())
 			return len(in)
 		},
-		Closed: func(c *engine.Conn, _ error) { inCall <- readRef(c.Ref()) },
+		Closed: func(c *engine.Conn, _ error) { firstClosed.Do(func() { inCall <- readRef(c.Ref()) }) },
 	})
 	c := s.dial()
 	r := s.wantOpened(1)[0]
