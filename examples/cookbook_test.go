@@ -242,7 +242,7 @@ func TestBalanced(t *testing.T) {
 	asked(http.StatusServiceUnavailable) // before and during the drain
 	g.Send("lo\n")                       // a partial line is answered in both cases
 	g.ExpectEOF("203.0.113.9:77 says hello\n")
-	p.ExitCode() // a second interrupt would end it before it is done
+	p.WaitExitCode() // a second interrupt would end it before it is done
 }
 
 // TestGateway checks that lines come back from a back end, which sees its client end, and the other way round.

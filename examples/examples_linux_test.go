@@ -208,7 +208,7 @@ func TestOverloadInMemoryCgroup(t *testing.T) {
 	}
 	naive, addr := start("-naive")
 	submitJobs(addr, 30*time.Second)
-	testkit.WantEqual(t, naive.ExitCode(), -1, "exit code of the server with a goroutine for each job, to be killed")
+	testkit.WantEqual(t, naive.WaitExitCode(), -1, "exit code of the server with a goroutine for each job, to be killed")
 
 	pooled, addr := start()
 	submitJobs(addr, 2*time.Second)
@@ -223,7 +223,7 @@ func TestOverloadInMemoryCgroup(t *testing.T) {
 	}
 	t.Logf("with a pool: %d jobs completed, %d within 100 ms", completed, inTime)
 	pooled.Signal(os.Interrupt)
-	testkit.WantEqual(t, pooled.ExitCode(), 0, "exit code of the server with a pool")
+	testkit.WantEqual(t, pooled.WaitExitCode(), 0, "exit code of the server with a pool")
 }
 
 type echo struct{ tcp.Base }

@@ -52,7 +52,7 @@ func startProgram(t *testing.T, cmd *exec.Cmd) (p *testkit.Process, stop func())
 	p = testkit.Start(t, cmd)
 	stop = sync.OnceFunc(func() {
 		_ = p.Process.Signal(os.Interrupt) // it may have exited
-		testkit.WantEqual(t, p.ExitCode(), 0, "exit code of %s after an interrupt", p.Path)
+		testkit.WantEqual(t, p.WaitExitCode(), 0, "exit code of %s after an interrupt", p.Path)
 	})
 	t.Cleanup(stop)
 	return p, stop

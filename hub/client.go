@@ -86,7 +86,7 @@ func (c *client) patternCost() int {
 	return c.extra.patternCost
 }
 
-func (h *Hub) chargePatternCostToAddr(c *client, ref tcp.Ref, delta int) {
+func (h *Hub) adjustPatternCost(c *client, ref tcp.Ref, delta int) {
 	if delta == 0 {
 		return
 	}
@@ -106,9 +106,9 @@ func (h *Hub) chargePatternCostToAddr(c *client, ref tcp.Ref, delta int) {
 	}
 }
 
-// remainingPatternCost returns the highest cost that the client's next pattern may have. The result is negative if the
+// remainingPatternBudget returns the highest cost that the client's next pattern may have. The result is negative if the
 // client or its address already exceeds a limit.
-func (h *Hub) remainingPatternCost(c *client, ref tcp.Ref, limits Limits) int {
+func (h *Hub) remainingPatternBudget(c *client, ref tcp.Ref, limits Limits) int {
 	remaining := limits.maxPatternCost() - c.patternCost()
 	if addr, _ := ref.RemoteAddr(); addr.IsValid() {
 		held := h.patternCosts.cost(addrOrIPv6Network(addr.Addr()))

@@ -70,7 +70,7 @@ func (h *Hub) decodeSavedClientAndFindUser(state []byte, minFormat, maxFormat me
 	case version != clientStateVersion || !r.Complete() || s.format < minFormat || s.format > maxFormat:
 		return s, errBadState
 	case user != "":
-		if s.user = h.findActiveUser(user); s.user == nil {
+		if s.user = h.resolveSavedUser(user); s.user == nil {
 			return s, fmt.Errorf("%w: user %q no longer exists", errDenied, user)
 		}
 	}
@@ -151,10 +151,10 @@ func (h redisOrHTTPHandler) RestoreHandler(c *tcp.Conn, state []byte) error {
 	return h.hub.httpHandler().RestoreHandler(c, state)
 }
 
-// checkClientReceivedAllKept returns an error if the client may lack stored messages. This is the case while a replay
+// checkNoMissedMessages returns an error if the client may lack stored messages. This is the case while a replay
 // to the client is in progress. It is also the case if another process already stores the messages of the client's
 // topics.
-func (h *Hub) checkClientReceivedAllKept(c *client) error {
+func (h *Hub) checkNoMissedMessages(c *client) error {
 	if c.isReplaying() {
 		return errReplayInProgress
 	}
@@ -169,7 +169,7 @@ func (h *Hub) checkClientReceivedAllKept(c *client) error {
 // Save implements web.SocketMigrator.
 func (h socketHandler) Save(s web.Socket, dst []byte) ([]byte, error) {
 	c := s.Value().(*client)
-	if err := h.hub.checkClientReceivedAllKept(c); err != nil {
+	if err := h.hub.checkNoMissedMessages(c); err != nil {
 		return nil, err
 	}
 	saved := savedClient{client: *c, flagsOrErrors: c.consecutiveErrors}
@@ -195,7 +195,7 @@ func (h socketHandler) Restore(s web.Socket, state []byte) error {
 
 func (api *httpAPI) saveEventStream(c *tcp.Conn, dst []byte) ([]byte, error) {
 	client := c.Value().(*client)
-	if err := api.hub.checkClientReceivedAllKept(client); err != nil {
+	if err := api.hub.checkNoMissedMessages(client); err != nil {
 		return nil, err
 	}
 	return (&savedClient{client: *client}).appendState(dst), nil

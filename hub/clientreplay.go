@@ -157,15 +157,15 @@ func (cr *clientReplay) runStepsUntilJoined(ctx context.Context) error {
 				return err
 			}
 		}
-		if cr.prepareStepSerializingPatterns() {
+		if cr.prepareStepWithPatternLock() {
 			return nil
 		}
 	}
 }
 
-// prepareStepSerializingPatterns calls prepareStepAndJoinIfLast. If the replay has patterns, the method holds
+// prepareStepWithPatternLock calls prepareStepAndJoinIfLast. If the replay has patterns, the method holds
 // patternStepMu during the call, so that the expensive steps of such replays run one at a time.
-func (cr *clientReplay) prepareStepSerializingPatterns() (joined bool) {
+func (cr *clientReplay) prepareStepWithPatternLock() (joined bool) {
 	if len(cr.patterns) > 0 {
 		r := cr.hub.Replay
 		r.patternStepMu.Lock()
@@ -406,7 +406,7 @@ func (cr *clientReplay) prepareStepAndJoinIfLast(limits stepLimits) (joined bool
 	cr.pending.buf = append(cr.pending.buf, cr.lastValues...)
 	cr.resetInvalidPositionWithGapNotice()
 	missing, work := cr.newestMissedSeq(), 0
-	for _, m := range r.messagesAndDropMarksAfter(cr.pos.Seq) {
+	for _, m := range r.messagesAndDropMarksAfterLocked(cr.pos.Seq) {
 		if m.topic == nil {
 			continue // dropped
 		}
@@ -460,7 +460,7 @@ func (cr *clientReplay) resetInvalidPositionWithGapNotice() {
 	case cr.unissued:
 		cr.pending.unissued++
 	case cr.pos.Epoch != r.newestPos.Epoch:
-		newest = r.firstOrNextSeq() - 1
+		newest = r.firstOrNextSeqLocked() - 1
 	default:
 		return
 	}
@@ -472,9 +472,9 @@ func (cr *clientReplay) resetInvalidPositionWithGapNotice() {
 // and patterns. If the result is at most cr.pos.Seq, the client has not missed any dropped message.
 func (cr *clientReplay) newestMissedSeq() (upperBound uint64) {
 	r := cr.hub.Replay
-	missing := r.newestDroppedSeqOfPatterns(cr.patterns, cr.pos.Seq)
+	missing := r.newestDroppedSeqOfPatternsLocked(cr.patterns, cr.pos.Seq)
 	for name := range cr.topicsByName {
-		missing = max(missing, r.newestDroppedSeq(name))
+		missing = max(missing, r.newestDroppedSeqLocked(name))
 	}
 	return missing
 }

@@ -170,12 +170,12 @@ func assignIDsAndMapByName(list ...*command) (byNameOrSubcommand map[string]*com
 
 const maxCommandNameBytes = 16
 
-func lookupCommand(byName map[string]*command, name []byte) *command {
+func lookupCommand(byLowerName map[string]*command, name []byte) *command {
 	var lower [maxCommandNameBytes]byte
 	if len(name) > len(lower) {
 		return nil
 	}
-	return byName[string(appendLower(lower[:0], name))]
+	return byLowerName[string(appendLower(lower[:0], name))]
 }
 
 func appendLower(dst, text []byte) []byte {

@@ -27,7 +27,7 @@ const minRetry, maxRetry = time.Second, 5 * time.Second
 var errNoTopics = fmt.Errorf("%w: expected at least one topic or pattern parameter", errEmptyName)
 
 func (api *httpAPI) serveEventStream(w http.ResponseWriter, r *http.Request) {
-	u, q, ok := api.parseParamsAndAuthOrWriteError(w, r, "topic", "pattern", "since")
+	u, q, ok := api.checkRequestOrWriteError(w, r, "topic", "pattern", "since")
 	if !ok {
 		return
 	}

@@ -81,7 +81,7 @@ func (l *fairSemaphore) acquire(ctx context.Context, owners []quotaOwner) error 
 }
 
 func (l *fairSemaphore) tryAcquireLocked(owners []quotaOwner) bool {
-	if !l.hasCapacity(owners) {
+	if !l.hasCapacityLocked(owners) {
 		return false
 	}
 	if l.held == nil {
@@ -94,7 +94,7 @@ func (l *fairSemaphore) tryAcquireLocked(owners []quotaOwner) bool {
 	return true
 }
 
-func (l *fairSemaphore) hasCapacity(owners []quotaOwner) bool {
+func (l *fairSemaphore) hasCapacityLocked(owners []quotaOwner) bool {
 	return l.count < l.max && !slices.ContainsFunc(owners, func(o quotaOwner) bool {
 		limit := l.maxEach
 		if o.user == nil {
@@ -116,7 +116,7 @@ func (l *fairSemaphore) releaseAndAdmitWaiters(owners []quotaOwner) {
 			delete(l.held, o)
 		}
 	}
-	for i := l.admissibleWaiterHoldingLeast(); i >= 0; i = l.admissibleWaiterHoldingLeast() {
+	for i := l.nextAdmissibleWaiterLocked(); i >= 0; i = l.nextAdmissibleWaiterLocked() {
 		w := l.waiting[i]
 		l.tryAcquireLocked(w.owners)
 		close(w.admitted)
@@ -124,22 +124,22 @@ func (l *fairSemaphore) releaseAndAdmitWaiters(owners []quotaOwner) {
 	}
 }
 
-// admissibleWaiterHoldingLeast returns the index of the waiter to admit next, or -1 if none can be admitted.
-func (l *fairSemaphore) admissibleWaiterHoldingLeast() (index int) {
+// nextAdmissibleWaiterLocked returns the index of the waiter to admit next, or -1 if none can be admitted.
+func (l *fairSemaphore) nextAdmissibleWaiterLocked() (index int) {
 	index, fewest := -1, 0
 	for i, w := range l.waiting {
 		held := 0
 		for _, o := range w.owners {
 			held += l.held[o]
 		}
-		if (index < 0 || held < fewest) && l.hasCapacity(w.owners) {
+		if (index < 0 || held < fewest) && l.hasCapacityLocked(w.owners) {
 			index, fewest = i, held
 		}
 	}
 	return index
 }
 
-func (l *fairSemaphore) holderCount() int {
+func (l *fairSemaphore) slotsInUse() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.count

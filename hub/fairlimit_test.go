@@ -204,8 +204,8 @@ func TestFairLimit(t *testing.T) {
 		wants := func(want string, n int) {
 			t.Helper()
 			synctest.Wait()
-			if have := strings.Join(order, " "); have != want || l.holderCount() != n {
-				t.Fatalf("%s, %d holders; expected %s, %d", have, l.holderCount(), want, n)
+			if have := strings.Join(order, " "); have != want || l.slotsInUse() != n {
+				t.Fatalf("%s, %d holders; expected %s, %d", have, l.slotsInUse(), want, n)
 			}
 		}
 		for _, name := range []string{"a1", "a2", "a3", "a4"} { // the share of a is 2
@@ -258,7 +258,7 @@ func TestFairLimitShares(t *testing.T) {
 		}
 	}
 	if !l.tryAcquire([]quotaOwner{address(8)}) {
-		t.Errorf("%d of %d places are taken, and the first client of another address is refused", l.holderCount(), l.max)
+		t.Errorf("%d of %d places are taken, and the first client of another address is refused", l.slotsInUse(), l.max)
 	}
 }
 
@@ -269,7 +269,7 @@ func TestReplayStepBounds(t *testing.T) {
 	r.Begin("e", 1)
 	const messages = 1000
 	for seq := range uint64(messages) {
-		r.addDroppingOldestOfSameTopic(seq+1, time.Now(), strings.Repeat("x", 1000), make([]byte, 100))
+		r.addWithinTopicLimitsLocked(seq+1, time.Now(), strings.Repeat("x", 1000), make([]byte, 100))
 	}
 	r.SetLoaded(messages)
 	replay := func(kind Kind, names ...string) *clientReplay {

@@ -113,7 +113,7 @@ func (api *httpAPI) allowOrigins(origins []string) error {
 	return nil
 }
 
-func (api *httpAPI) checkOriginAndHost(r *http.Request) error {
+func (api *httpAPI) checkOriginAndDNSRebinding(r *http.Request) error {
 	postRequest := *r
 	postRequest.Method = http.MethodPost // Check accepts every GET
 	if api.origins.Check(&postRequest) != nil {
@@ -139,7 +139,7 @@ func (api *httpAPI) isTrustedHost(host string) bool {
 // checkOriginParseQueryOrWriteError checks the origin of a request and parses its query. The query may contain only
 // token and the parameters in allowedBesidesToken.
 func (api *httpAPI) checkOriginParseQueryOrWriteError(w http.ResponseWriter, r *http.Request, allowedBesidesToken ...string) (q url.Values, ok bool) {
-	if err := api.checkOriginAndHost(r); err != nil {
+	if err := api.checkOriginAndDNSRebinding(r); err != nil {
 		writeHTTPError(w, http.StatusForbidden, err)
 		return nil, false
 	}
@@ -159,7 +159,7 @@ func (api *httpAPI) checkOriginParseQueryOrWriteError(w http.ResponseWriter, r *
 	return q, true
 }
 
-func (api *httpAPI) parseParamsAndAuthOrWriteError(w http.ResponseWriter, r *http.Request, allowedParams ...string) (u *user, q url.Values, ok bool) {
+func (api *httpAPI) checkRequestOrWriteError(w http.ResponseWriter, r *http.Request, allowedParams ...string) (u *user, q url.Values, ok bool) {
 	if q, ok = api.checkOriginParseQueryOrWriteError(w, r, allowedParams...); !ok {
 		return nil, nil, false
 	}
@@ -192,7 +192,7 @@ func (api *httpAPI) allowOriginAfterCheck(w http.ResponseWriter, r *http.Request
 }
 
 func (api *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
-	if err := api.checkOriginAndHost(r); err != nil {
+	if err := api.checkOriginAndDNSRebinding(r); err != nil {
 		writeHTTPError(w, http.StatusForbidden, err)
 		return
 	}
@@ -264,7 +264,7 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 }
 
 func (api *httpAPI) servePublish(w http.ResponseWriter, r *http.Request) {
-	u, q, ok := api.parseParamsAndAuthOrWriteError(w, r, "topic")
+	u, q, ok := api.checkRequestOrWriteError(w, r, "topic")
 	if !ok {
 		return
 	}
@@ -306,7 +306,7 @@ type topicSubscribers struct {
 }
 
 func (api *httpAPI) serveSubscriberCount(w http.ResponseWriter, r *http.Request) {
-	u, _, ok := api.parseParamsAndAuthOrWriteError(w, r)
+	u, _, ok := api.checkRequestOrWriteError(w, r)
 	if !ok {
 		return
 	}
@@ -345,7 +345,7 @@ func (api *httpAPI) waitScanSlotOrReject503(next http.HandlerFunc) http.HandlerF
 }
 
 func (api *httpAPI) serveLargestTopics(w http.ResponseWriter, r *http.Request) {
-	u, q, ok := api.parseParamsAndAuthOrWriteError(w, r, "prefix", "limit")
+	u, q, ok := api.checkRequestOrWriteError(w, r, "prefix", "limit")
 	if !ok {
 		return
 	}

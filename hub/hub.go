@@ -124,12 +124,12 @@ func (h *Hub) authorizeAndRecordSubscription(c *client, ref tcp.Ref, kind Kind, 
 		h.notifyClusterSubscribersChanged(kind, name)
 	}
 	if kind == Pattern {
-		cost, err := h.patternIndex.addPatternWithinBudget(t, limits, h.remainingPatternCost(c, ref, limits))
+		cost, err := h.patternIndex.addPatternWithinBudget(t, limits, h.remainingPatternBudget(c, ref, limits))
 		if err != nil {
 			h.removeSubscriberAndUnusedTopic(t)
 			return nil, err
 		}
-		h.chargePatternCostToAddr(c, ref, cost)
+		h.adjustPatternCost(c, ref, cost)
 	}
 	c.addSubscribedTopic(t)
 	h.subscriptions.Add(1)
@@ -169,7 +169,7 @@ func (h *Hub) unsubscribe(c *client, ref tcp.Ref, kind Kind, name string) (wasSu
 	h.subscriptions.Add(-1)
 	t.getOrCreateGroup(c.format).Remove(ref)
 	if kind == Pattern {
-		h.chargePatternCostToAddr(c, ref, -int(t.cost))
+		h.adjustPatternCost(c, ref, -int(t.cost))
 	}
 	h.removeSubscriberAndUnusedTopic(t)
 	return true

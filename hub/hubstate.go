@@ -189,7 +189,7 @@ func (r *Replay) restoreKeptMessages(in *bufio.Reader) error {
 	epoch, floor, newest := stream.String(), stream.Uvarint(), stream.Uvarint()
 	r.clearAndBeginStreamLocked(epoch, floor+1)
 	for len(stream.Remaining()) > 0 {
-		r.recordNewestDropped(stream.String(), stream.Uvarint())
+		r.recordNewestDroppedLocked(stream.String(), stream.Uvarint())
 	}
 	for {
 		if part, err = readUnboundedLengthPrefixed(in); err != nil {
@@ -203,8 +203,8 @@ func (r *Replay) restoreKeptMessages(in *bufio.Reader) error {
 		m := saved.NewReader(part)
 		topic, data, seq, when := m.String(), slices.Clone(m.Bytes()), m.Uvarint(), time.Unix(0, int64(m.Uvarint()))
 		r.newestPos.Seq = seq
-		r.addDroppingOldestOfSameTopic(seq, when, topic, data)
-		r.dropBeyondLimits(when, math.MaxInt)
+		r.addWithinTopicLimitsLocked(seq, when, topic, data)
+		r.dropBeyondLimitsLocked(when, math.MaxInt)
 	}
 }
 

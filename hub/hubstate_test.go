@@ -75,19 +75,19 @@ func TestKeptMessagesSaved(t *testing.T) {
 		expect := func(h *Hub, err error, want string) {
 			t.Helper()
 			r, have := h.Replay, ""
-			for _, m := range r.messagesAndDropMarksAfter(0) {
+			for _, m := range r.messagesAndDropMarksAfterLocked(0) {
 				if m.topic != nil {
 					have += string(m.data)
 				}
 			}
-			have += fmt.Sprintf(", missing %d of quiet and %d of busy", r.newestDroppedSeq("quiet"), r.newestDroppedSeq("busy"))
+			have += fmt.Sprintf(", missing %d of quiet and %d of busy", r.newestDroppedSeqLocked("quiet"), r.newestDroppedSeqLocked("busy"))
 			if err != nil || have != want || r.newestPos != old.Replay.newestPos || !r.ready {
 				t.Errorf("%s, up to %v, %v; expected %s", have, r.newestPos, err, want)
 			}
 		}
 		next := newHub(&Replay{})
 		expect(next, restore(next, written.Bytes()), "145, missing 0 of quiet and 3 of busy")
-		if n := next.Replay.newestDroppedSeqOfPatterns([]topicPattern{{glob: compileGlob("b*")}}, 2); n != 3 || next.Stats().LastValues != 1 {
+		if n := next.Replay.newestDroppedSeqOfPatternsLocked([]topicPattern{{glob: compileGlob("b*")}}, 2); n != 3 || next.Stats().LastValues != 1 {
 			t.Errorf("a pattern misses messages up to %d; expected 3: %+v", n, next.Stats())
 		}
 		next.publishAll(t, "busy", "6")

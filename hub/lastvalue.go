@@ -53,7 +53,7 @@ func (l *lastValueCache) storeNewestAndEvict(topic string, message []byte, limit
 	defer l.mu.Unlock()
 	v := l.byName[topic]
 	if v != nil {
-		l.remove(v)
+		l.removeLocked(v)
 	} else {
 		v = &lastValue{name: strings.Clone(topic)} // topic may be part of a request
 	}
@@ -63,10 +63,10 @@ func (l *lastValueCache) storeNewestAndEvict(topic string, message []byte, limit
 		return
 	}
 	for len(l.byName) >= limits.LastValues || l.bytes+v.memoryBytes() > limits.lastValueBytes() {
-		l.remove(l.oldest)
+		l.removeLocked(l.oldest)
 		l.evicted++
 	}
-	if l.insertMostRecentlyUsed(v); len(l.byName) < l.peakCount/2 {
+	if l.insertMostRecentlyUsedLocked(v); len(l.byName) < l.peakCount/2 {
 		all := l.byName
 		l.byName, l.peakCount = make(map[string]*lastValue, len(all)), len(all)
 		maps.Copy(l.byName, all)
@@ -80,12 +80,12 @@ func (l *lastValueCache) getAndMarkRecentlyUsed(topic string) (message []byte, o
 	if v == nil {
 		return nil, false
 	}
-	l.remove(v)
-	l.insertMostRecentlyUsed(v)
+	l.removeLocked(v)
+	l.insertMostRecentlyUsedLocked(v)
 	return v.message, true
 }
 
-func (l *lastValueCache) insertMostRecentlyUsed(v *lastValue) {
+func (l *lastValueCache) insertMostRecentlyUsedLocked(v *lastValue) {
 	if l.byName == nil {
 		l.byName = make(map[string]*lastValue)
 	}
@@ -100,7 +100,7 @@ func (l *lastValueCache) insertMostRecentlyUsed(v *lastValue) {
 	v.newer, l.newest = nil, v
 }
 
-func (l *lastValueCache) remove(v *lastValue) {
+func (l *lastValueCache) removeLocked(v *lastValue) {
 	delete(l.byName, v.name)
 	l.bytes -= v.memoryBytes()
 	if v.newer != nil {

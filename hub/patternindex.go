@@ -181,14 +181,14 @@ func (x *patternIndex) addPatternWithinBudget(t *topic, limits Limits, clientBud
 		return true
 	})
 	b := x.buckets[bestRun.place][bestRun.hash]
-	added := x.updateMaxPublishWork(bestRun, b.work, b.work+g.maxMatchWork(limits.maxName()), limits)
+	added := x.updateMaxPublishWorkLocked(bestRun, b.work, b.work+g.maxMatchWork(limits.maxName()), limits)
 	work := int(x.maxPublishWork.Load())
 	cost = added + g.compiledBytes()/memoryBytesPerUnit
 	if err = checkCostWithinClientBudget(cost, clientBudget, limits); err == nil && added > 0 && work > limits.maxPatternWork() {
 		err = fmt.Errorf("%w: all patterns together would cost %d; at most %d is allowed", errPatternTooCostly, work, limits.maxPatternWork())
 	}
 	if err != nil {
-		x.updateMaxPublishWork(bestRun, b.work+g.maxMatchWork(limits.maxName()), b.work, limits)
+		x.updateMaxPublishWorkLocked(bestRun, b.work+g.maxMatchWork(limits.maxName()), b.work, limits)
 		return 0, err
 	}
 	if x.buckets[bestRun.place] == nil {
@@ -224,7 +224,7 @@ func (x *patternIndex) removeIndexedPattern(t *topic, limits Limits) {
 		p := b.patternAt(slot)
 		rest := b.copyWithSlotRemoved(slot)
 		rest.work -= glob{t.name, p.globProgram}.maxMatchWork(limits.maxName())
-		x.updateMaxPublishWork(r, b.work, rest.work, limits)
+		x.updateMaxPublishWorkLocked(r, b.work, rest.work, limits)
 		if rest.size == 0 {
 			delete(x.buckets[r.place], r.hash)
 			return false
@@ -234,9 +234,9 @@ func (x *patternIndex) removeIndexedPattern(t *topic, limits Limits) {
 	})
 }
 
-// updateMaxPublishWork updates x.maxPublishWork after the work of the bucket for r has changed from oldWork to newWork.
+// updateMaxPublishWorkLocked updates x.maxPublishWork after the work of the bucket for r has changed from oldWork to newWork.
 // It returns the increase of x.maxPublishWork, which may be negative.
-func (x *patternIndex) updateMaxPublishWork(r literalRun, oldWork, newWork int, limits Limits) (increase int) {
+func (x *patternIndex) updateMaxPublishWorkLocked(r literalRun, oldWork, newWork int, limits Limits) (increase int) {
 	lengths := &x.runLengths[r.place]
 	for len(*lengths) <= r.size {
 		*lengths = append(*lengths, runLengthWork{})

@@ -108,7 +108,7 @@ const keptByOtherProcess = "-"
 // messages.
 func (h *Hub) keepIfSingleHubAndDeliver(kind Kind, topic string, message []byte) (receivers int) {
 	if h.Cluster != nil || !h.keepsAny(kind, topic) {
-		return h.deliverLocally(kind, topic, message, "")
+		return h.deliverAndStoreLastValue(kind, topic, message, "")
 	}
 	r := h.Replay
 	r.mu.Lock()
@@ -116,10 +116,10 @@ func (h *Hub) keepIfSingleHubAndDeliver(kind Kind, topic string, message []byte)
 	switch {
 	case h.isHandedOver():
 		r.handedOver = true
-		return h.deliverLocally(kind, topic, message, keptByOtherProcess)
+		return h.deliverAndStoreLastValue(kind, topic, message, keptByOtherProcess)
 	case r.handedOver: // the new process has died; its ids must not be issued again
 		r.handedOver = false
-		r.clearAndSendGapNotice(h, Position{Epoch: newEpoch()})
+		r.clearAndSendGapNoticeLocked(h, Position{Epoch: newEpoch()})
 	case !r.ready:
 		r.beginNewStreamLocked()
 	}
@@ -147,9 +147,9 @@ func (h *Hub) ensureLocalStreamAndDropExpired() {
 	r.DropExpired(time.Now())
 }
 
-// deliverLocally sends a message to this process's subscribers. If last values are enabled, it also stores the message
+// deliverAndStoreLastValue sends a message to this process's subscribers. If last values are enabled, it also stores the message
 // as the topic's last value. If the message is not stored for replays, id is "".
-func (h *Hub) deliverLocally(kind Kind, topicName string, message []byte, id string) (receivers int) {
+func (h *Hub) deliverAndStoreLastValue(kind Kind, topicName string, message []byte, id string) (receivers int) {
 	var all deliveryCounts
 	toTopic := func() {
 		if t, _ := h.tableForKind(kind).findTopic(topicName); t != nil {
@@ -171,7 +171,7 @@ func (h *Hub) deliverLocally(kind Kind, topicName string, message []byte, id str
 // Deliver sends a message from another hub to this hub's subscribers. It returns the number of receivers and does not
 // wait for delivery. Messages that one goroutine delivers arrive in order. kind is Topic or Sharded.
 func (h *Hub) Deliver(kind Kind, name string, message []byte) (receivers int) {
-	return h.deliverLocally(kind, name, message, "")
+	return h.deliverAndStoreLastValue(kind, name, message, "")
 }
 
 func (h *Hub) countLocalReceivers(kind Kind, topicName string) int {

@@ -185,7 +185,7 @@ func (r *Replay) parsePlausiblePosition(text string) (Position, error) {
 // replayBuffer contains the stored messages in order. mu is held while a message is numbered, stored and sent.
 //
 // When a message is dropped, its topic is set to nil. The message remains in the slice messages until
-// removeDroppedMessages removes it.
+// compactIfMostlyDropped removes it.
 type replayBuffer struct {
 	mu        sync.RWMutex
 	ready     bool           // the messages of the stream are loaded
@@ -273,7 +273,7 @@ func (r *Replay) SetLoaded(lastSeq uint64) {
 
 func (m *replayBuffer) readyLocked(seq uint64) {
 	m.ready, m.newestPos.Seq = true, max(m.newestPos.Seq, seq)
-	m.wakeAllPositionWaiters()
+	m.wakePositionWaitersLocked()
 }
 
 // At returns the position of the newest message. Until the stream is loaded, ready is false.
@@ -291,7 +291,7 @@ func (h *Hub) KeepAndDeliver(m KeptMessage) (receivers int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if m.At.Seq > r.newestPos.Seq+1 {
-		r.clearAndSendGapNotice(h, Position{m.At.Epoch, m.At.Seq - 1})
+		r.clearAndSendGapNoticeLocked(h, Position{m.At.Epoch, m.At.Seq - 1})
 	}
 	return h.keepAndDeliverLocked(m)
 }
@@ -299,17 +299,17 @@ func (h *Hub) KeepAndDeliver(m KeptMessage) (receivers int) {
 func (h *Hub) keepAndDeliverLocked(m KeptMessage) (receivers int) {
 	r := h.Replay
 	r.newestPos = m.At
-	r.addDroppingOldestOfSameTopic(m.At.Seq, m.Time, m.Topic, m.Data)
-	r.dropBeyondLimits(m.Time, maxExpiredDrops)
-	r.wakeAllPositionWaiters()
+	r.addWithinTopicLimitsLocked(m.At.Seq, m.Time, m.Topic, m.Data)
+	r.dropBeyondLimitsLocked(m.Time, maxExpiredDrops)
+	r.wakePositionWaitersLocked()
 	if m.Old {
 		return 0
 	}
-	return h.deliverLocally(Topic, m.Topic, m.Data, m.At.String())
+	return h.deliverAndStoreLastValue(Topic, m.Topic, m.Data, m.At.String())
 }
 
-// clearAndSendGapNotice discards all stored messages, and notifies clients that messages up to newest may be missing.
-func (r *Replay) clearAndSendGapNotice(hub *Hub, newest Position) {
+// clearAndSendGapNoticeLocked discards all stored messages, and notifies clients that messages up to newest may be missing.
+func (r *Replay) clearAndSendGapNoticeLocked(hub *Hub, newest Position) {
 	ready := r.ready
 	r.clearAndBeginStreamLocked(newest.Epoch, newest.Seq+1)
 	if !ready {
@@ -329,7 +329,7 @@ func (r *Replay) clearAndSendGapNotice(hub *Hub, newest Position) {
 	}
 }
 
-func (m *replayBuffer) wakeAllPositionWaiters() {
+func (m *replayBuffer) wakePositionWaitersLocked() {
 	if m.advanced != nil {
 		close(m.advanced)
 		m.advanced = nil
@@ -340,25 +340,25 @@ func (m *replayBuffer) wakeAllPositionWaiters() {
 func (r *Replay) DropExpired(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.dropBeyondLimits(now, math.MaxInt)
+	r.dropBeyondLimitsLocked(now, math.MaxInt)
 }
 
-// dropBeyondLimits drops the oldest messages until no limit is exceeded. However, it drops at most maxExpired messages
+// dropBeyondLimitsLocked drops the oldest messages until no limit is exceeded. However, it drops at most maxExpired messages
 // for the sole reason that they are older than MaxAge.
-func (r *Replay) dropBeyondLimits(now time.Time, maxExpired int) {
+func (r *Replay) dropBeyondLimitsLocked(now time.Time, maxExpired int) {
 	bytes, messages, age := r.Bounds()
 	for n := 0; r.live > 0; n++ {
 		old := r.messages[r.head]
 		if r.live <= messages && r.bytes <= bytes && (n >= maxExpired || now.Sub(time.Unix(0, old.when)) <= age) {
 			break
 		}
-		r.dropOldestOf(old.topic)
+		r.dropOldestOfLocked(old.topic)
 	}
 }
 
-// addDroppingOldestOfSameTopic stores a message. If the topic then exceeds MaxMessagesPerTopic or MaxBytesPerTopic, it
+// addWithinTopicLimitsLocked stores a message. If the topic then exceeds MaxMessagesPerTopic or MaxBytesPerTopic, it
 // drops the topic's oldest messages.
-func (r *Replay) addDroppingOldestOfSameTopic(seq uint64, when time.Time, name string, data []byte) {
+func (r *Replay) addWithinTopicLimitsLocked(seq uint64, when time.Time, name string, data []byte) {
 	t := r.topics[name]
 	if t == nil {
 		t = &keptTopic{name: strings.Clone(name)}
@@ -379,11 +379,11 @@ func (r *Replay) addDroppingOldestOfSameTopic(seq uint64, when time.Time, name s
 	r.live++
 	r.messages = append(r.messages, m)
 	for t.count > cmp.Or(r.MaxMessagesPerTopic, t.count) || t.bytes > cmp.Or(r.MaxBytesPerTopic, t.bytes) {
-		r.dropOldestOf(t)
+		r.dropOldestOfLocked(t)
 	}
 }
 
-func (m *replayBuffer) dropOldestOf(t *keptTopic) {
+func (m *replayBuffer) dropOldestOfLocked(t *keptTopic) {
 	old := t.oldest
 	t.count--
 	t.bytes -= old.memoryBytes()
@@ -398,11 +398,11 @@ func (m *replayBuffer) dropOldestOf(t *keptTopic) {
 		}
 	}
 	*old = keptMessage{seq: old.seq}
-	m.recordNewestDropped(t.name, old.seq)
-	m.removeDroppedMessages()
+	m.recordNewestDroppedLocked(t.name, old.seq)
+	m.compactIfMostlyDropped()
 }
 
-func (m *replayBuffer) recordNewestDropped(topic string, seq uint64) {
+func (m *replayBuffer) recordNewestDroppedLocked(topic string, seq uint64) {
 	if len(m.newestDropped) >= maxDroppedTopics {
 		m.newestDropped, m.droppedFloor = make(map[string]uint64), m.maxDropped
 	}
@@ -410,9 +410,9 @@ func (m *replayBuffer) recordNewestDropped(topic string, seq uint64) {
 	m.maxDropped = max(m.maxDropped, seq)
 }
 
-// removeDroppedMessages removes the dropped messages at the beginning of m.messages. If more than half of the elements
+// compactIfMostlyDropped removes the dropped messages at the beginning of m.messages. If more than half of the elements
 // are dropped messages, it removes all dropped messages.
-func (m *replayBuffer) removeDroppedMessages() {
+func (m *replayBuffer) compactIfMostlyDropped() {
 	for m.head < len(m.messages) && m.messages[m.head].topic == nil {
 		m.messages[m.head] = nil
 		m.head++
@@ -429,29 +429,29 @@ func (m *replayBuffer) removeDroppedMessages() {
 	m.messages, m.head = kept, 0
 }
 
-func (m *replayBuffer) firstOrNextSeq() uint64 {
+func (m *replayBuffer) firstOrNextSeqLocked() uint64 {
 	if m.head < len(m.messages) {
 		return m.messages[m.head].seq
 	}
 	return m.newestPos.Seq + 1
 }
 
-// messagesAndDropMarksAfter returns the elements of m.messages after the sequence number seq. An element with a nil
+// messagesAndDropMarksAfterLocked returns the elements of m.messages after the sequence number seq. An element with a nil
 // topic stands for a dropped message. The caller must skip such elements.
-func (m *replayBuffer) messagesAndDropMarksAfter(seq uint64) []*keptMessage {
+func (m *replayBuffer) messagesAndDropMarksAfterLocked(seq uint64) []*keptMessage {
 	all := m.messages[m.head:]
 	i, _ := slices.BinarySearchFunc(all, seq+1, func(k *keptMessage, seq uint64) int { return cmp.Compare(k.seq, seq) })
 	return all[i:]
 }
 
-// newestDroppedSeq returns an upper bound for the sequence number of the topic's newest dropped message.
-func (m *replayBuffer) newestDroppedSeq(topic string) (upperBound uint64) {
+// newestDroppedSeqLocked returns an upper bound for the sequence number of the topic's newest dropped message.
+func (m *replayBuffer) newestDroppedSeqLocked(topic string) (upperBound uint64) {
 	return max(m.droppedFloor, m.newestDropped[topic])
 }
 
-// newestDroppedSeqOfPatterns returns an upper bound for the sequence number of the newest dropped message that matches
+// newestDroppedSeqOfPatternsLocked returns an upper bound for the sequence number of the newest dropped message that matches
 // a pattern. If the result is at most afterSeq, no matching message after afterSeq was dropped.
-func (m *replayBuffer) newestDroppedSeqOfPatterns(patterns []topicPattern, afterSeq uint64) (upperBound uint64) {
+func (m *replayBuffer) newestDroppedSeqOfPatternsLocked(patterns []topicPattern, afterSeq uint64) (upperBound uint64) {
 	if len(patterns) == 0 || m.maxDropped <= afterSeq {
 		return 0
 	}
@@ -493,7 +493,7 @@ func (r *Replay) stats() *ReplayStats {
 	defer r.mu.RUnlock()
 	return &ReplayStats{
 		Ready: r.ready, Seq: r.newestPos.Seq, Messages: int64(r.live), Bytes: int64(r.bytes),
-		Waiting: int64(limits.queue.holderCount() + limits.early.holderCount()), Replays: r.replays.Load(), Replayed: r.replayed.Load(),
+		Waiting: int64(limits.queue.slotsInUse() + limits.early.slotsInUse()), Replays: r.replays.Load(), Replayed: r.replayed.Load(),
 		Gaps: r.gaps.Load(), Refused: r.refused.Load(), Unissued: r.unissued.Load(), Stalled: r.stalled.Load(),
 	}
 }

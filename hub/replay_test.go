@@ -125,17 +125,17 @@ func TestReplayBufferLimits(t *testing.T) {
 	}
 	wants := func(h *Hub, first uint64, messages, size int) {
 		t.Helper()
-		if r := h.Replay; r.firstOrNextSeq() != first || r.live != messages || r.bytes != size || cap(r.messages) > 4*messages+64 {
+		if r := h.Replay; r.firstOrNextSeqLocked() != first || r.live != messages || r.bytes != size || cap(r.messages) > 4*messages+64 {
 			t.Fatalf("from %d on there are %d messages of %d bytes, with room for %d; expected %d, %d, %d",
-				r.firstOrNextSeq(), r.live, r.bytes, cap(r.messages), first, messages, size)
+				r.firstOrNextSeqLocked(), r.live, r.bytes, cap(r.messages), first, messages, size)
 		}
 	}
 	// complete expects that a topic, or a pattern with a wildcard, lacks messages up to seq and none behind it.
 	complete := func(h *Hub, name string, seq uint64) {
 		t.Helper()
-		newest := h.Replay.newestDroppedSeq(name)
+		newest := h.Replay.newestDroppedSeqLocked(name)
 		if strings.ContainsAny(name, "*[") {
-			newest = h.Replay.newestDroppedSeqOfPatterns([]topicPattern{{glob: compileGlob(name)}}, 0)
+			newest = h.Replay.newestDroppedSeqOfPatternsLocked([]topicPattern{{glob: compileGlob(name)}}, 0)
 		}
 		testkit.WantEqual(t, newest, seq, "newest message that %s lacks", name)
 	}
@@ -181,7 +181,7 @@ func TestReplayBufferLimits(t *testing.T) {
 
 	h = fresh(&Replay{MaxMessages: 1})
 	put(h, 1, maxDroppedTopics+10, 1)
-	if n := len(h.Replay.newestDropped); n > maxDroppedTopics || h.Replay.newestDroppedSeq("1") <= 2 { // unknown, so possibly
+	if n := len(h.Replay.newestDropped); n > maxDroppedTopics || h.Replay.newestDroppedSeqLocked("1") <= 2 { // unknown, so possibly
 		t.Errorf("of %d topics it is known what is gone; expected %d at the most, and not the oldest", n, maxDroppedTopics)
 	}
 }

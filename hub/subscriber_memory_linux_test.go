@@ -15,7 +15,7 @@ import (
 // TestFrontMemory measures the heap per idle subscriber. Clients are bare descriptors, which need none.
 func TestFrontMemory(t *testing.T) {
 	const n, warm = 4000, 1000
-	testkit.ReserveDescriptors(t, 2*(n+warm)+100)
+	testkit.AcquireDescriptorsOrSkip(t, 2*(n+warm)+100)
 	rows := []struct {
 		name string
 		text func(i int) string

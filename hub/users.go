@@ -230,7 +230,7 @@ func (c *client) hasRevokedAccess() bool {
 	return false
 }
 
-func (h *Hub) findActiveUser(name string) (userOrNil *user) {
+func (h *Hub) resolveSavedUser(name string) (userOrNil *user) {
 	if h.Users == nil {
 		return anyone
 	}

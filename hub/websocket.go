@@ -209,7 +209,7 @@ func (h socketHandler) Closed(s web.Socket, reason error) {
 func (h socketHandler) Message(s web.Socket, kind web.Kind, message []byte) {
 	conn := socketConn{h.hub, s, s.Value().(*client)}
 	if kind != web.Text {
-		conn.sendErrorAndCloseIfMany(&socketRequest{}, badRequestf("the message is binary; expected text, with binary data encoded as base64"))
+		conn.sendErrorAndCloseIfAbusive(&socketRequest{}, badRequestf("the message is binary; expected text, with binary data encoded as base64"))
 		return
 	}
 	request, op, err := parseSocketRequest(message)
@@ -217,7 +217,7 @@ func (h socketHandler) Message(s web.Socket, kind web.Kind, message []byte) {
 		err = op.handle(conn, request)
 	}
 	if err != nil {
-		conn.sendErrorAndCloseIfMany(request, err)
+		conn.sendErrorAndCloseIfAbusive(request, err)
 	} else if conn.client.user != nil {
 		conn.client.consecutiveErrors = 0
 	}
@@ -246,7 +246,7 @@ func (s socketConn) sendReply(request *socketRequest, reply socketReply) {
 	}
 }
 
-func (s socketConn) sendErrorAndCloseIfMany(request *socketRequest, err error) {
+func (s socketConn) sendErrorAndCloseIfAbusive(request *socketRequest, err error) {
 	if errors.Is(err, errBadRequest) {
 		s.client.consecutiveErrors++
 	}

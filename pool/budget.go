@@ -28,7 +28,7 @@ const (
 	maxFutile = 2
 )
 
-func newMemoryBudgetOrCgroupLimit(limit int64, maxWorkers int) *memoryBudget {
+func newMemoryBudget(limit int64, maxWorkers int) *memoryBudget {
 	b := &memoryBudget{limit: limit, maxWorkers: maxWorkers, allowed: maxWorkers, samples: []metrics.Sample{
 		{Name: "/memory/classes/heap/objects:bytes"}, {}, {Name: "/memory/classes/heap/stacks:bytes"}, {Name: "/gc/cycles/total:gc-cycles"},
 	}}

@@ -6,7 +6,7 @@ import (
 )
 
 func TestBudget(t *testing.T) {
-	b := newMemoryBudgetOrCgroupLimit(1000, 500)
+	b := newMemoryBudget(1000, 500)
 	used, cycle := int64(0), uint64(0)
 	b.readUsage = func() (int64, uint64) { return used, cycle }
 	want := func(when string, last, least, most int) int {
@@ -36,10 +36,10 @@ func TestBudget(t *testing.T) {
 		last = b.updateMaxWorkers(last)
 	}
 	want("long after", last, 500, 500)
-	if got := newMemoryBudgetOrCgroupLimit(-1, 77).updateMaxWorkers(5); got != 77 {
+	if got := newMemoryBudget(-1, 77).updateMaxWorkers(5); got != 77 {
 		t.Errorf("%d workers without a limit; expected 77", got)
 	}
-	if used, _ := newMemoryBudgetOrCgroupLimit(0, 1).readHeapAndStackBytes(); used <= 0 {
+	if used, _ := newMemoryBudget(0, 1).readHeapAndStackBytes(); used <= 0 {
 		t.Errorf("used %d", used)
 	}
 }
@@ -48,7 +48,7 @@ func TestBudget(t *testing.T) {
 func TestHeapIsFull(t *testing.T) {
 	block := make([]byte, 8<<20)
 	for limit, full := range map[int64]bool{-1: false, 1 << 40: false, int64(len(block)): true} {
-		if got := newMemoryBudgetOrCgroupLimit(limit, 1).isHeapAboveHighWater(); got != full {
+		if got := newMemoryBudget(limit, 1).isHeapAboveHighWater(); got != full {
 			t.Errorf("limit %d: full %v, want %v", limit, got, full)
 		}
 	}

@@ -130,7 +130,7 @@ func (c *controller) tick() (nextPeriod int64) {
 	}
 	if len(shed) > 0 {
 		p.wakeWaitingSubmit()
-		p.notifyShed(&shed)
+		p.notifyShedAndClear(&shed)
 	}
 	workers := p.workerCount()
 	switch {
@@ -153,7 +153,7 @@ func (c *controller) updateShardsAndSumTotals(now int64, shed *[]Task) (sum tota
 	for _, s := range p.shards {
 		s.mu.Lock()
 		s.setAdmitLimit(room)
-		s.updateOverloadAndShedOverdue(now, shed)
+		s.updateOverloadAndShedOverdueLocked(now, shed)
 		sum.queued += s.Len()
 		sum.finished += s.counts.Finished
 		sum.service += s.counts.Service.Sum
@@ -215,8 +215,8 @@ const (
 	starvedFor = int64(50 * time.Millisecond)
 )
 
-// minLimit returns the lowest value that the limit of workers can have. The limit starts at this value.
-func (p *Pool) minLimit() int64 {
+// minWorkerLimit returns the lowest value that the limit of workers can have. The limit starts at this value.
+func (p *Pool) minWorkerLimit() int64 {
 	if p.cfg.FixedLimit {
 		return int64(p.cfg.Max)
 	}
@@ -272,7 +272,7 @@ func (c *controller) updateWorkerLimit(now int64, waiting, runnable int, s total
 		c.crowdedAt = now
 		limit = min(limit, workers-max(1, workers/32))
 	}
-	newLimit := max(int64(min(limit, c.ceiling)), p.minLimit())
+	newLimit := max(int64(min(limit, c.ceiling)), p.minWorkerLimit())
 	if newLimit > p.limit.Swap(newLimit) {
 		p.wakeWaitingSubmit()
 	}

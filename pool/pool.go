@@ -89,8 +89,8 @@ func newPool(cfg Config, countRunnable func() int) (*Pool, error) {
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
 	p.makeShards()
 	p.control = controller{p: p, runnable: countRunnable, wake: make(chan struct{}, 1), ceiling: cfg.Max, queueLimit: cfg.Queue, lastCrowdedAt: -slowGrowthFor}
-	p.control.budget = newMemoryBudgetOrCgroupLimit(cfg.MemoryLimit, cfg.Max)
-	p.limit.Store(p.minLimit())
+	p.control.budget = newMemoryBudget(cfg.MemoryLimit, cfg.Max)
+	p.limit.Store(p.minWorkerLimit())
 	p.ensureMinWorkers()
 	p.running.Go(p.control.tickUntilPoolExits)
 	return p, nil
@@ -175,7 +175,7 @@ func (p *Pool) removeQueued() (dropped []Task) {
 		s.mu.Lock()
 		for s.Len() > 0 {
 			dropped = append(dropped, s.Front().Task)
-			s.dequeue(false, &queuedTask{})
+			s.dequeueLocked(false, &queuedTask{})
 			s.counts.Dropped++
 		}
 		s.mu.Unlock()
@@ -194,7 +194,7 @@ func (p *Pool) notifyDropped(j Job, reason error) {
 	}
 }
 
-func (p *Pool) notifyShed(shed *[]Task) {
+func (p *Pool) notifyShedAndClear(shed *[]Task) {
 	for i := range *shed {
 		p.notifyDropped((*shed)[i].Job, ErrShed)
 	}

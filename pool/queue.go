@@ -62,9 +62,9 @@ func (s *shard) setAdmitLimit(maxJobs int) {
 	s.full.Store(s.Len() >= s.admitLimit)
 }
 
-// enqueue adds a job if there is space. For this call, the shard may hold extraCapacity more jobs than its limit. The
+// enqueueLocked adds a job if there is space. For this call, the shard may hold extraCapacity more jobs than its limit. The
 // caller must hold s.mu.
-func (s *shard) enqueue(t *Task, submittedAt int64, extraCapacity int) (added bool) {
+func (s *shard) enqueueLocked(t *Task, submittedAt int64, extraCapacity int) (added bool) {
 	if s.Len() >= s.admitLimit+extraCapacity {
 		return false
 	}
@@ -79,9 +79,9 @@ func (s *shard) enqueue(t *Task, submittedAt int64, extraCapacity int) (added bo
 	return true
 }
 
-// dequeue removes a job from the shard and stores it in *dst. The job is the newest job if takeNewest is true, and the
+// dequeueLocked removes a job from the shard and stores it in *dst. The job is the newest job if takeNewest is true, and the
 // oldest job otherwise. The shard must not be empty.
-func (s *shard) dequeue(takeNewest bool, dst *queuedTask) {
+func (s *shard) dequeueLocked(takeNewest bool, dst *queuedTask) {
 	if s.Len() == s.admitLimit {
 		s.full.Store(false)
 	}
@@ -101,11 +101,11 @@ func (s *shard) dequeue(takeNewest bool, dst *queuedTask) {
 	}
 }
 
-// dequeueOrShedOverdue removes the next job from the shard and stores it in *dst. During an overload, it also removes
+// shedOverdueAndDequeueLocked removes the next job from the shard and stores it in *dst. During an overload, it also removes
 // overdue jobs, which have waited longer than the overload target, and adds them to *shed. If the shard is empty or
 // *shed is full, it returns false. If *shed is full, the caller must empty it and try again.
-func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (dequeued bool) {
-	s.updateOverloadAndShedOverdue(now, shed)
+func (s *shard) shedOverdueAndDequeueLocked(now int64, dst *queuedTask, shed *[]Task) (dequeued bool) {
+	s.updateOverloadAndShedOverdueLocked(now, shed)
 	if s.Len() == 0 {
 		return false
 	}
@@ -119,14 +119,14 @@ func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (
 			return false
 		}
 	}
-	s.dequeue(newest, dst)
+	s.dequeueLocked(newest, dst)
 	return true
 }
 
-// updateOverloadAndShedOverdue starts an overload if the shard has contained overdue jobs for the time
+// updateOverloadAndShedOverdueLocked starts an overload if the shard has contained overdue jobs for the time
 // overload.interval without a break. Overdue jobs have waited longer than the overload target. During an overload, it
 // removes overdue jobs from the shard and adds them to *shed.
-func (s *shard) updateOverloadAndShedOverdue(now int64, shed *[]Task) {
+func (s *shard) updateOverloadAndShedOverdueLocked(now int64, shed *[]Task) {
 	o, target := s.overload, s.overload.target.Load()
 	if s.Len() == 0 || now-s.Front().submittedAt <= target {
 		s.overdueSince = 0
@@ -141,7 +141,7 @@ func (s *shard) updateOverloadAndShedOverdue(now int64, shed *[]Task) {
 	}
 	for o.shedding && o.isActive(now) && len(*shed) < maxShedBatch && s.Len() > 1 && now-s.Front().submittedAt > target {
 		*shed = append(*shed, s.Front().Task)
-		s.dequeue(false, &queuedTask{})
+		s.dequeueLocked(false, &queuedTask{})
 		s.counts.Shed++
 	}
 }

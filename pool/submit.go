@@ -27,11 +27,11 @@ func (p *Pool) SubmitTask(t Task) error { return p.submit(&t, true) }
 // wraps [ErrExpired] and context.Cause(t.Ctx).
 func (p *Pool) TrySubmitTask(t Task) error { return p.submit(&t, false) }
 
-func (p *Pool) submit(t *Task, wait bool) error {
+func (p *Pool) submit(t *Task, waitIfFull bool) error {
 	if f, isFunc := t.Job.(Func); t.Job == nil || isFunc && f == nil {
 		panic("pool: Task.Job is nil; expected a job")
 	}
-	if !wait && p.isFull() { // first, because it is the usual result in an overload
+	if !waitIfFull && p.isFull() { // first, because it is the usual result in an overload
 		return p.countAndTranslateRefusal(errNoCapacity)
 	}
 	err := t.checkContextClearingBackground()
@@ -39,11 +39,11 @@ func (p *Pool) submit(t *Task, wait bool) error {
 		if err = errNoCapacity; p.overtakenSubmits.Load() == 0 {
 			err = p.handToWorkerOrEnqueue(t)
 		}
-		for tries := 0; !wait && err == errNoCapacity && p.cfg.Queue == 0 && tries < returningWorkerTries; tries++ {
+		for tries := 0; !waitIfFull && err == errNoCapacity && p.cfg.Queue == 0 && tries < returningWorkerTries; tries++ {
 			runtime.Gosched()
 			err = p.handToWorkerOrEnqueue(t)
 		}
-		if wait && err == errNoCapacity {
+		if waitIfFull && err == errNoCapacity {
 			err = p.waitForCapacityAndSubmit(t)
 		}
 	}
@@ -137,7 +137,7 @@ func (p *Pool) enqueueInAnyShard(t *Task) error {
 				extra = int(p.searching.Load())
 			}
 			closed := s.closed
-			added := !closed && s.enqueue(t, now, extra)
+			added := !closed && s.enqueueLocked(t, now, extra)
 			s.mu.Unlock()
 			switch {
 			case closed:

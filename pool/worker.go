@@ -53,8 +53,8 @@ type lastOutcome struct {
 	wait, service               time.Duration
 }
 
-// countAndClearOutcome adds o to the shard's counters and then clears o. The caller must hold the shard's lock.
-func (s *shard) countAndClearOutcome(o *lastOutcome) {
+// countAndClearOutcomeLocked adds o to the shard's counters and then clears o. The caller must hold the shard's lock.
+func (s *shard) countAndClearOutcomeLocked(o *lastOutcome) {
 	if o.finished > 0 {
 		s.counts.Wait.add(o.wait)
 		s.counts.Service.add(o.service)
@@ -138,15 +138,15 @@ func (w *worker) takeQueuedJob(now int64) (taken bool) {
 				}
 				s.mu.Lock()
 			}
-			s.countAndClearOutcome(&w.last)
-			ok := s.dequeueOrShedOverdue(now, &w.job, &w.shed)
+			s.countAndClearOutcomeLocked(&w.last)
+			ok := s.shedOverdueAndDequeueLocked(now, &w.job, &w.shed)
 			wasLast := ok && w.stopSearching() // under the lock, because searching workers count as space
 			s.mu.Unlock()
 			woken := p.wakeWaitingSubmit()
 			woken = wasLast && p.wakeOrStartWorkerIfQueued() || woken
 			if len(w.shed) > 0 || woken {
 				again = again || len(w.shed) > 0
-				p.notifyShed(&w.shed)
+				p.notifyShedAndClear(&w.shed)
 				now = p.now() // the calls above are not part of the job's duration
 			}
 			if ok {
@@ -180,7 +180,7 @@ func (w *worker) recordOutcomeAndClearJob() {
 	w.last.finished = 1
 	w.last.wait, w.last.service = time.Duration(max(0, w.startedAt-w.job.submittedAt)), time.Duration(w.endedAt-w.startedAt)
 	w.job.Task = Task{}
-	if w.jobCtx != nil && w.jobCtx.endIfWatched() {
+	if w.jobCtx != nil && w.jobCtx.endIfDoneCalled() {
 		w.jobCtx = nil
 	}
 }
@@ -246,7 +246,7 @@ func (w *worker) countOutcomeAndStopSearching() {
 	if w.last != (lastOutcome{}) {
 		s := w.p.shards[w.home]
 		s.mu.Lock()
-		s.countAndClearOutcome(&w.last)
+		s.countAndClearOutcomeLocked(&w.last)
 		s.mu.Unlock()
 	}
 	w.stopSearching()
@@ -313,7 +313,7 @@ func (j *jobContext) Value(key any) any {
 	return from.Value(key)
 }
 
-func (j *jobContext) endIfWatched() (ended bool) {
+func (j *jobContext) endIfDoneCalled() (ended bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.merged != nil {

@@ -85,7 +85,7 @@ func (p *Pool) wakeOrStartWorker() {
 	}
 }
 
-func (p *Pool) wakeOrStartWorkerIfQueued() (called bool) {
+func (p *Pool) wakeOrStartWorkerIfQueued() (attempted bool) {
 	if p.searching.Load() > 0 || !p.anyQueued() {
 		return false
 	}

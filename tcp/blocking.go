@@ -154,10 +154,10 @@ func (b *Blocking) startOrQueueCallback(n *NetConn) {
 		return
 	}
 	b.running++
-	go b.runCallbackThenWaiting(n)
+	go b.runCallbackThenQueuedOnes(n)
 }
 
-func (b *Blocking) runCallbackThenWaiting(first *NetConn) {
+func (b *Blocking) runCallbackThenQueuedOnes(first *NetConn) {
 	engine.RerunAfterGoexitThenExit(func() {
 		for {
 			if next := first; next != nil {
@@ -202,10 +202,10 @@ func (b *Blocking) invokeCallbackAndPostResult(n *NetConn) {
 			err = n.ref.r.ReportPanic(n.RemoteAddr().String(), v, debug.Stack())
 		}
 		n.mu.Lock()
-		posted := cb != endCallback && n.postRetryingWhileFull(func(c *Conn) { b.serveAgainReleaseOrClose(c, n, err) }, func() { b.endHandlerCallAndScheduleEndIfConnClosed(n) })
+		posted := cb != endCallback && n.postRetryingWhileFull(func(c *Conn) { b.serveAgainReleaseOrClose(c, n, err) }, func() { b.finishCallAndScheduleEndIfClosed(n) })
 		n.mu.Unlock()
 		if !posted {
-			b.endHandlerCallAndScheduleEndIfConnClosed(n)
+			b.finishCallAndScheduleEndIfClosed(n)
 		}
 	}()
 	switch {
@@ -227,7 +227,7 @@ func (b *Blocking) serveAgainReleaseOrClose(c *Conn, n *NetConn, callbackErr err
 	if again {
 		n.callback = serveCallback
 	} else {
-		n.stopDeadlinesAndResumeReading(c)
+		n.stopDeadlinesAndResumeLocked(c)
 	}
 	keep := unread > 0 || n.value != nil
 	n.mu.Unlock()
@@ -249,10 +249,10 @@ func (b *Blocking) serveAgainReleaseOrClose(c *Conn, n *NetConn, callbackErr err
 			c.SetValue(nil)
 		}
 	}
-	b.endHandlerCallAndScheduleEndIfConnClosed(n)
+	b.finishCallAndScheduleEndIfClosed(n)
 }
 
-func (n *NetConn) stopDeadlinesAndResumeReading(c *Conn) {
+func (n *NetConn) stopDeadlinesAndResumeLocked(c *Conn) {
 	n.readDeadline.stopAndClear()
 	n.writeDeadline.stopAndClear()
 	if n.paused {
@@ -264,7 +264,7 @@ func (n *NetConn) stopDeadlinesAndResumeReading(c *Conn) {
 	}
 }
 
-func (b *Blocking) endHandlerCallAndScheduleEndIfConnClosed(n *NetConn) {
+func (b *Blocking) finishCallAndScheduleEndIfClosed(n *NetConn) {
 	n.mu.Lock()
 	n.busy = false
 	n.mu.Unlock()

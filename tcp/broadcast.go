@@ -77,7 +77,7 @@ func (s *Server) Broadcast(b Broadcast) (receivers int, err error) {
 		case len(b.Message) > s.limits.MaxUnsent:
 			return 0, ErrTooLarge
 		case worker != nil:
-			return 0, publicError(worker.BroadcastToAllWorkers(b.Message))
+			return 0, publicError(worker.BroadcastToAllConns(b.Message))
 		}
 	} else if len(b.Group) > broadcastlog.MaxGroupName {
 		return 0, ErrTooLarge
@@ -127,7 +127,7 @@ func (s *Server) initUpgradeBroadcastLog(e engine.Engine, l Limits) {
 	groups := handlersAs[BroadcastHandler](s)
 	g.Deliver = func(b broadcastlog.Broadcast) (int, error) {
 		if b.All {
-			return 0, publicError(e.BroadcastToAllWorkers(b.Message))
+			return 0, publicError(e.BroadcastToAllConns(b.Message))
 		}
 		return sendToGroups(groups, Broadcast(b))
 	}

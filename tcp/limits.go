@@ -176,7 +176,7 @@ func (l Limits) withDefaults() (Limits, error) {
 		value         *int
 		standard, max int
 	}{
-		{"MaxConns", &l.MaxConns, sock.MaxConnsForDescriptorLimit(), math.MaxInt32},
+		{"MaxConns", &l.MaxConns, sock.DefaultMaxConnsForDescriptorLimit(), math.MaxInt32},
 		{"MaxConnsPerSource", &l.MaxConnsPerSource, 0, math.MaxInt32},
 		{"SourcePrefix", &l.SourcePrefix, 64, 128},
 		{"AcceptRate", &l.AcceptRate, 0, maxRate},

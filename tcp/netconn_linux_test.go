@@ -15,7 +15,7 @@ import (
 
 func init() {
 	if sock.CheckPrivateTables() == nil {
-		shardConns = sock.MaxConnsForDescriptorLimit() + 1
+		shardConns = sock.DefaultMaxConnsForDescriptorLimit() + 1
 	}
 }
 
@@ -25,7 +25,7 @@ func TestIdleMemory(t *testing.T) {
 	if testing.Short() {
 		conns = 2048
 	}
-	testkit.ReserveDescriptors(t, conns+sock.FirstPrivateFD)
+	testkit.AcquireDescriptorsOrSkip(t, conns+sock.FirstPrivateFD)
 	forEachLoopModel(t, func(t *testing.T, model string) {
 		s := startServer(t, &Server{Model: model, Handler: &Blocking{Serve: func(n *NetConn) error {
 			line := make([]byte, 8)

@@ -211,7 +211,7 @@ func newOverloadSampler(e engine.Engine, l Limits) *overloadSampler {
 func (r *overloadSampler) sample(now time.Duration) overload.Sample {
 	n := r.engine.Counters()
 	s := overload.Sample{
-		Lag: n.LoopTurnTimes().MeanTurnAtRandomTime(r.counts.LoopTurnTimes()), CPUPressure: -1,
+		Lag: n.LoopTurnTimes().DurationWeightedMeanSince(r.counts.LoopTurnTimes()), CPUPressure: -1,
 		NumConns: n[engine.Open], MaxBuffered: int64(r.limits.MaxBuffered),
 		Conns:   float64(n[engine.Open]) / float64(r.limits.MaxConns),
 		Buffers: float64(n[engine.Buffered]) / float64(r.limits.MaxBuffered),

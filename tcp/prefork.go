@@ -118,7 +118,7 @@ func supervisorFailureOrNil(e engine.Engine) error {
 }
 
 type workerForwarder interface {
-	BroadcastToAllWorkers(p []byte) error
+	BroadcastToAllConns(p []byte) error
 	operatorCommands
 }
 

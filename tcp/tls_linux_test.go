@@ -21,7 +21,7 @@ import (
 // numbers, and the exporter of crypto/tls.
 func TestIdleTLSMemory(t *testing.T) {
 	const conns = 1000
-	testkit.ReserveDescriptors(t, 2*conns+sock.FirstPrivateFD)
+	testkit.AcquireDescriptorsOrSkip(t, 2*conns+sock.FirstPrivateFD)
 	server, client := identity()
 	client = client.Clone()
 	client.ClientSessionCache = tls.NewLRUClientSessionCache(1) // a signature takes a millisecond
@@ -146,7 +146,7 @@ func TestTLSInFIPSMode(t *testing.T) {
 	if os.Getenv("GODEBUG") != setting {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestTLSInFIPSMode$")
 		cmd.Env = append(os.Environ(), "GODEBUG="+setting)
-		expectEqual(t, "exit code of the process with "+setting, testkit.Start(t, cmd).ExitCode(), 0)
+		expectEqual(t, "exit code of the process with "+setting, testkit.Start(t, cmd).WaitExitCode(), 0)
 		return
 	}
 	if !fips140.Enabled() {

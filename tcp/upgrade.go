@@ -265,7 +265,7 @@ func (s *Server) countByObstacleOrBusy(ctx context.Context, totalConns int) map[
 	defer cancel()
 	counted := 0
 	_ = s.Each(ctx, func(c *Conn) { // connections that Each does not reach are busy
-		reason := c.core().WhyNotExported()
+		reason := c.core().ExportObstacle()
 		if _, ok := c.Value().(*NetConn); ok && (reason == engine.ValueUnsaved || reason == "busy") {
 			reason = netConnReason
 		}
@@ -367,7 +367,7 @@ func upgradeMatchAddr(l *Listener, actualAddr net.Addr) string {
 }
 
 func (s *Server) claimPredecessor() error {
-	p, err := upgrade.ClaimPredecessorOnce()
+	p, err := upgrade.ClaimPredecessorOrNil()
 	if p != nil {
 		s.predecessor, s.ticketKeys = p, make(map[*Listener][]secure.TicketKey) // once per process
 		s.paused.Store(p.Paused)

@@ -101,7 +101,7 @@ func TestUpgradeKilled(t *testing.T) {
 			waitFor(t, "the server does not listen", func() bool { return trySend(addr, "") })
 			clients := dialManyWithPartialLine(t, addr, n, "")
 			clients[0].Send("upgrade\n")
-			expectEqual(t, "exit code of the old process", p.ExitCode(), 9)
+			expectEqual(t, "exit code of the old process", p.WaitExitCode(), 9)
 			if served := countServed(t, clients[1:], "b 2"); served > 0 && !trySend(addr, "") {
 				t.Errorf("%d are served, but nobody who connects", served)
 			}

@@ -142,7 +142,7 @@ func (p *clientProcesses) stop() {
 	p.t.Helper()
 	for i, process := range p.processes {
 		p.inputs[i].Close()
-		if code := process.ExitCode(); code != 0 {
+		if code := process.WaitExitCode(); code != 0 {
 			p.t.Errorf("clients end with exit code %d, want 0", code)
 		}
 	}
@@ -161,7 +161,7 @@ func TestUpgradeTLSInFlight(t *testing.T) {
 	}
 	clients := processes * each
 	if processes == 1 {
-		testkit.ReserveDescriptors(t, clients)
+		testkit.AcquireDescriptorsOrSkip(t, clients)
 	} // otherwise each loop has a descriptor table, if the limit is too low
 	for from, to := range map[string]string{Epoll: Uring, Uring: Epoll} {
 		t.Run(from+" to "+to, func(t *testing.T) {

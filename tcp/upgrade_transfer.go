@@ -171,7 +171,7 @@ func (s *Server) predecessorListenerCounts(l *Listener, addr net.Addr) upgrade.L
 }
 
 func (s *Server) awaitAndAddPredecessorCounts(p *upgrade.Predecessor) {
-	d, err := p.AnswerItsLivenessChecksUntilDone()
+	d, err := p.AnswerProbesUntilDone()
 	if err != nil {
 		return // the old process has died, or this server has ended
 	}

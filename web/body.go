@@ -201,30 +201,30 @@ func (b *requestBody) Read(p []byte) (int, error) {
 		case b.readDeadline.expired:
 			return 0, os.ErrDeadlineExceeded
 		case b.readOffset < len(b.buf):
-			return b.readBufferedAndResumeInput(p), nil
+			return b.readBufferedAndResumeInputLocked(p), nil
 		case b.paused && len(p) > 0:
-			if n := b.receiveDirectlyOrResume(p); n > 0 {
+			if n := b.receiveDirectlyOrResumeLocked(p); n > 0 {
 				return n, nil
 			}
 			continue
 		case b.err != nil:
-			return 0, b.setTrailerAndReturnError()
+			return 0, b.setTrailerAndReturnErrorLocked()
 		case len(p) == 0:
 			return 0, nil
 		}
 		if !b.continueSent {
-			b.sendContinueUnlessResponding()
+			b.sendContinueUnlessRespondingLocked()
 			continue
 		}
 		b.x.waitOutsidePool(b.x.readable.Wait)
 	}
 }
 
-// sendContinueUnlessResponding sends 100 Continue, unless the response has started. The caller holds b.x.mu. If the
-// connection's mailbox is full, sendContinueUnlessResponding waits and releases b.x.mu meanwhile.
-func (b *requestBody) sendContinueUnlessResponding() {
+// sendContinueUnlessRespondingLocked sends 100 Continue, unless the response has started. The caller holds b.x.mu. If the
+// connection's mailbox is full, sendContinueUnlessRespondingLocked waits and releases b.x.mu meanwhile.
+func (b *requestBody) sendContinueUnlessRespondingLocked() {
 	b.continueSent = true
-	b.x.retryWhileMailboxFull(func() error {
+	b.x.retryWhileMailboxFullLocked(func() error {
 		if b.responseStarted {
 			return nil
 		}
@@ -232,7 +232,7 @@ func (b *requestBody) sendContinueUnlessResponding() {
 	})
 }
 
-func (b *requestBody) readBufferedAndResumeInput(p []byte) int {
+func (b *requestBody) readBufferedAndResumeInputLocked(p []byte) int {
 	n := copy(p, b.buf[b.readOffset:])
 	if b.readOffset += n; b.readOffset == len(b.buf) {
 		b.buf, b.readOffset = b.buf[:0], 0
@@ -248,10 +248,10 @@ func (b *requestBody) resumeInput() {
 	b.x.postToConnOwner(b.x.resumeUnlessInputPaused)
 }
 
-// receiveDirectlyOrResume receives a part of the body from the socket and stores it in p. If p is small, it receives
+// receiveDirectlyOrResumeLocked receives a part of the body from the socket and stores it in p. If p is small, it receives
 // more data than p can hold, and keeps the rest in b.buf. n is the number of bytes stored in p. If no data is available
-// or the body is complete, receiveDirectlyOrResume makes the connection's owner resume reading.
-func (b *requestBody) receiveDirectlyOrResume(p []byte) (n int) {
+// or the body is complete, receiveDirectlyOrResumeLocked makes the connection's owner resume reading.
+func (b *requestBody) receiveDirectlyOrResumeLocked(p []byte) (n int) {
 	if b.direct && !b.framing.done {
 		to := p
 		if len(p) < cap(b.buf)/2 {
@@ -262,7 +262,7 @@ func (b *requestBody) receiveDirectlyOrResume(p []byte) (n int) {
 		_, _, _ = b.framing.nextData(to[:n], n) // can't fail, because the body is not chunked
 		if len(p) < cap(b.buf)/2 {
 			b.buf = to[:n]
-			n = b.readBufferedAndResumeInput(p)
+			n = b.readBufferedAndResumeInputLocked(p)
 		}
 		if b.framing.done {
 			b.err = io.EOF
@@ -274,7 +274,7 @@ func (b *requestBody) receiveDirectlyOrResume(p []byte) (n int) {
 	return n
 }
 
-func (b *requestBody) setTrailerAndReturnError() error {
+func (b *requestBody) setTrailerAndReturnErrorLocked() error {
 	if b.err == io.EOF && b.framing.trailer != nil {
 		r := b.x.req
 		if r.Trailer == nil {
@@ -294,11 +294,11 @@ func (b *requestBody) Close() error {
 	b.x.mu.Lock()
 	defer b.x.mu.Unlock()
 	b.abandoned = b.abandoned || b.isTooLongToDiscard()
-	b.closeAndDiscardUnread()
+	b.closeAndDiscardUnreadLocked()
 	return nil
 }
 
-func (b *requestBody) closeAndDiscardUnread() {
+func (b *requestBody) closeAndDiscardUnreadLocked() {
 	b.closed = true
 	if cap(b.buf) == maxUnreadBody {
 		freeBodyBuffers.Put((*[maxUnreadBody]byte)(b.buf[:maxUnreadBody]))

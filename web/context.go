@@ -64,8 +64,8 @@ func (ctx *requestContext) getOrMakeCancelable() context.Context {
 	return ctx.cancelable
 }
 
-// cancel ends the context. The caller holds ctx.x.mu.
-func (ctx *requestContext) cancel() {
+// cancelLocked ends the context. The caller holds ctx.x.mu.
+func (ctx *requestContext) cancelLocked() {
 	ctx.ended = true
 	if ctx.cancelFunc != nil {
 		ctx.cancelFunc()

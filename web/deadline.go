@@ -29,9 +29,9 @@ func (d *deadline) callUntilDeadline(mu *sync.Mutex, f func(context.Context) err
 	return err
 }
 
-// set changes the deadline to t, or removes the deadline if t is zero. When t is reached, onExpiry is called with mu
+// set changes the deadline to t, or removes the deadline if t is zero. When t is reached, onExpiryLocked is called with mu
 // locked. The caller of set must not hold mu.
-func (d *deadline) set(mu *sync.Mutex, t time.Time, onExpiry func()) {
+func (d *deadline) set(mu *sync.Mutex, t time.Time, onExpiryLocked func()) {
 	mu.Lock()
 	defer mu.Unlock()
 	d.reset()
@@ -46,17 +46,17 @@ func (d *deadline) set(mu *sync.Mutex, t time.Time, onExpiry func()) {
 		if d.ctx == ctx {
 			d.expired = true
 			cancel()
-			onExpiry()
+			onExpiryLocked()
 		}
 	})
 }
 
 func (d *deadline) reset() {
-	d.stopTimerAndCancelContext()
+	d.stopTimerAndCancelContextLocked()
 	*d = deadline{}
 }
 
-func (d *deadline) stopTimerAndCancelContext() {
+func (d *deadline) stopTimerAndCancelContextLocked() {
 	if d.timer != nil {
 		d.timer.Stop()
 		d.cancel()

@@ -39,8 +39,8 @@ func acceptsDeflate(offers []string) bool {
 	return false
 }
 
-// isDeflateResponse reports whether a server has accepted permessage-deflate without context takeover.
-func isDeflateResponse(extensions string) bool {
+// isSupportedDeflateResponse reports whether a server has accepted permessage-deflate without context takeover.
+func isSupportedDeflateResponse(extensions string) bool {
 	name, parameters, _ := strings.Cut(extensions, ";")
 	separate := false
 	for p := range strings.SplitSeq(parameters, ";") {
@@ -89,9 +89,9 @@ var (
 	decompressBuffers = sync.Pool{New: func() any { return new([]byte) }}
 )
 
-// decompress decompresses the message p. It fails if the result exceeds maxBytes bytes. It may overwrite the bytes
+// decompressToPooled decompresses the message p. It fails if the result exceeds maxBytes bytes. It may overwrite the bytes
 // between len(p) and cap(p). Pass the result to recycleDecompressed after use.
-func decompress(p []byte, maxBytes int) ([]byte, error) {
+func decompressToPooled(p []byte, maxBytes int) ([]byte, error) {
 	r := inflateReaders.Get().(io.ReadCloser)
 	defer inflateReaders.Put(r)
 	if err := r.(flate.Resetter).Reset(bytes.NewReader(append(p, deflateTail...)), nil); err != nil {

@@ -192,11 +192,11 @@ func (h *socketHandshake) openSocketOrCloseOnResponse(c *tcp.Conn, in []byte, en
 	}
 	switch {
 	case err != nil:
-		return h.closeConn(c, &HandshakeError{Reason: err}, len(in))
+		return h.failHandshake(c, &HandshakeError{Reason: err}, len(in))
 	case res.StatusCode == http.StatusSwitchingProtocols:
 		v, err := h.checkNegotiation(res)
 		if err != nil {
-			return h.closeConn(c, &HandshakeError{Status: res.StatusCode, Header: res.Header, Reason: err}, len(in))
+			return h.failHandshake(c, &HandshakeError{Status: res.StatusCode, Header: res.Header, Reason: err}, len(in))
 		}
 		c.SetDeadline(0)
 		_ = c.SetHandler(v) // does not fail during a call
@@ -211,10 +211,10 @@ func (h *socketHandshake) openSocketOrCloseOnResponse(c *tcp.Conn, in []byte, en
 	if !ended && (errors.Is(err, io.ErrUnexpectedEOF) || endsWithConn) {
 		return 0
 	}
-	return h.closeConn(c, h.err, len(in))
+	return h.failHandshake(c, h.err, len(in))
 }
 
-func (h *socketHandshake) closeConn(c *tcp.Conn, reason error, used int) int {
+func (h *socketHandshake) failHandshake(c *tcp.Conn, reason error, used int) int {
 	h.err = reason
 	c.CloseWith(reason)
 	return used
@@ -233,7 +233,7 @@ func (h *socketHandshake) checkNegotiation(res *http.Response) (*negotiatedSocke
 		switch o.deflate = true; {
 		case !h.ws.Compression:
 			return nil, wsframe.UnexpectedFieldError(res.Header, extensionsField, "none")
-		case !isDeflateResponse(extensions):
+		case !isSupportedDeflateResponse(extensions):
 			return nil, wsframe.UnexpectedFieldError(res.Header, extensionsField, deflateExtension)
 		}
 	}

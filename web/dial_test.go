@@ -233,7 +233,7 @@ func readMasked(t *testing.T, r *bufio.Reader) string {
 	for n := 2; ; n++ {
 		if p, err := r.Peek(n); err != nil {
 			t.Fatalf("%q, %v", p, err)
-		} else if h, err := wsframe.ParseHead(p); err != nil || n > 14 {
+		} else if h, err := wsframe.ParseHeadIfComplete(p); err != nil || n > 14 {
 			t.Fatalf("%q: %v", p, err)
 		} else if h.Len > 0 {
 			if !h.Masked {

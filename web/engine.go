@@ -30,7 +30,7 @@ func unusedInputBytes(c *tcp.Conn) int { return core(c).RefusedBytes() }
 
 // closeAfterPeerEnd closes c with the given reason after the peer has ended its sending direction. If the peer does not
 // do this within Limits.CloseTimeout, c closes anyway.
-func closeAfterPeerEnd(c *tcp.Conn, reason error) { core(c).CloseAfterPeerEOF(reason) }
+func closeAfterPeerEnd(c *tcp.Conn, reason error) { core(c).CloseWaitingForPeerEOF(reason) }
 
 // loopHold gives an HTTP handler access to its event loop. The field hold is nil if the handler runs on a worker.
 type loopHold struct {
@@ -112,11 +112,11 @@ func canReceiveDirectly(c *tcp.Conn) bool { return core(c).CanReceiveDirectly() 
 
 // receiveDirectly receives from the socket of a paused connection on the caller's goroutine, without blocking. It
 // returns 0 if no bytes are available or the connection has ended.
-func (h loopHold) receiveDirectly(p []byte) (n int) { return h.ref.ReceiveWhileReadingIsOff(p) }
+func (h loopHold) receiveDirectly(p []byte) (n int) { return h.ref.ReceiveAssumingReadingOff(p) }
 
-// sendOnWorker tries to send head and p on the calling worker, and returns the number of bytes sent. If bytes remain,
+// trySendOnWorker tries to send head and p on the calling worker, and returns the number of bytes sent. If bytes remain,
 // the connection's owner must send them and all further output of the request.
-func (h *loopHold) sendOnWorker(head, p []byte) (n int) {
+func (h *loopHold) trySendOnWorker(head, p []byte) (sent int) {
 	if len(head) == 0 {
 		head, p = p, nil
 	}
@@ -124,12 +124,12 @@ func (h *loopHold) sendOnWorker(head, p []byte) (n int) {
 	case h.hold != nil || !h.workerMaySend || len(head) == 0:
 		return 0
 	case len(p) == 0:
-		n = h.ref.SendWhileOutputIsEmpty(head)
+		sent = h.ref.SendAssumingEmptyOutput(head)
 	default:
-		n = h.ref.SendWhileOutputIsEmpty(head, p)
+		sent = h.ref.SendAssumingEmptyOutput(head, p)
 	}
-	h.workerMaySend = n == len(head)+len(p)
-	return n
+	h.workerMaySend = sent == len(head)+len(p)
+	return sent
 }
 
 type threadUsage = engine.ThreadUsage
@@ -148,7 +148,7 @@ func connRef(c *tcp.Conn) engine.Ref { return core(c).Ref() }
 // workers since the job was queued, RunOnLoop submits the job to the pool instead.
 func (j *exchangeJob) RunOnLoop(hold engine.LoopHold) {
 	if !j.route.onLoop.Load() {
-		j.submitToPool()
+		j.submitToPoolOrDrop()
 		return
 	}
 	defer j.recordLoopJobEnded() // also after runtime.Goexit

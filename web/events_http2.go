@@ -31,7 +31,7 @@ func (s localEventStream) DialFailed(_ tcp.Dial, err error) { s.failed(err) }
 func (e *Events) relayOverHTTP2(w http.ResponseWriter, r *http.Request, s *tcp.Server, value any) error {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	nc, err := dialSelf(ctx, s, tcp.Dial{Handler: localEventStream{eventStream{e}, cancel}, Value: value})
+	nc, err := newPipeToServer(ctx, s, tcp.Dial{Handler: localEventStream{eventStream{e}, cancel}, Value: value})
 	if err != nil {
 		http.Error(w, "the stream can't be opened", http.StatusServiceUnavailable)
 		return fmt.Errorf("%w: %w", ErrNoStream, err)
@@ -53,9 +53,9 @@ func (e *Events) relayOverHTTP2(w http.ResponseWriter, r *http.Request, s *tcp.S
 	return nil
 }
 
-// dialSelf makes s connect to a new unix socket in a temporary directory, and returns the other end of the connection.
+// newPipeToServer makes s connect to a new unix socket in a temporary directory, and returns the other end of the connection.
 // In s, d.Handler handles the connection.
-func dialSelf(ctx context.Context, s *tcp.Server, d tcp.Dial) (net.Conn, error) {
+func newPipeToServer(ctx context.Context, s *tcp.Server, d tcp.Dial) (net.Conn, error) {
 	dir, err := os.MkdirTemp("", "web") // only this user may enter it
 	if err != nil {
 		return nil, err

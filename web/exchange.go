@@ -183,7 +183,7 @@ func (x *exchange) dispatchOrReject(c *tcp.Conn, body []byte, isWhole, admitted 
 	for y := x.job.takeExchange(); y != nil; y = y.next {
 		y.writeServiceUnavailable()
 		y.mu.Lock()
-		y.cancelRequestAndMarkReady()
+		y.cancelRequestAndMarkReadyLocked()
 		y.mu.Unlock()
 	}
 	x.sendReadyResponses(c)
@@ -268,16 +268,16 @@ func (x *exchange) runHandler(bufferedBytesBefore int) (next *exchange, buffered
 func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 	if x.loop.workerMaySend && x.res.state == responseComplete && !x.sendsBetterInBatches() {
 		w := &x.res
-		w.out = append(w.out[:0], w.out[x.loop.sendOnWorker(w.out, nil):]...)
+		w.out = append(w.out[:0], w.out[x.loop.trySendOnWorker(w.out, nil):]...)
 	}
 	x.mu.Lock()
 	next = x.next
 	last := x.res.state == responseSwitching || x.res.closeAfter
-	if x.cancelRequestAndMarkReady() {
+	if x.cancelRequestAndMarkReadyLocked() {
 		x.mu.Unlock()
 		if !x.sendReadyResponsesOnLoop() {
 			x.mu.Lock()
-			x.retryWhileMailboxFull(x.postSendReadyResponses)
+			x.retryWhileMailboxFullLocked(x.postSendReadyResponses)
 			x.mu.Unlock()
 		}
 	} else {
@@ -299,11 +299,11 @@ func (x *exchange) sendsBetterInBatches() bool {
 	return x.job.overload.IsQueueDelayHigh() && !x.h.poolOrDefault().MostJobsWait()
 }
 
-// cancelRequestAndMarkReady ends the request. It is called when the handler has returned, or when it is certain that
+// cancelRequestAndMarkReadyLocked ends the request. It is called when the handler has returned, or when it is certain that
 // the handler will not run. If ownerMustSend is true, the connection's owner must now send the response. The caller
 // holds x.mu.
-func (x *exchange) cancelRequestAndMarkReady() (ownerMustSend bool) {
-	x.cancelRequestAndCloseBody()
+func (x *exchange) cancelRequestAndMarkReadyLocked() (ownerMustSend bool) {
+	x.cancelRequestAndCloseBodyLocked()
 	switch {
 	case x.state == stateAborted || x.res.state == responseHijacked:
 		x.res.trailing.close()
@@ -320,18 +320,18 @@ func (x *exchange) cancelRequestAndMarkReady() (ownerMustSend bool) {
 func (x *exchange) cancelThisAndFollowing() {
 	for ; x != nil; x = x.next {
 		x.mu.Lock()
-		x.cancelRequestAndCloseBody()
+		x.cancelRequestAndCloseBodyLocked()
 		x.setState(stateDone)
 		x.mu.Unlock()
 	}
 }
 
-// cancelRequestAndCloseBody cancels the context, closes the body and stops the deadlines. The caller holds x.mu.
-func (x *exchange) cancelRequestAndCloseBody() {
-	x.body.readDeadline.stopTimerAndCancelContext()
-	x.res.writeDeadline.stopTimerAndCancelContext()
-	x.body.closeAndDiscardUnread()
-	x.ctx.cancel()
+// cancelRequestAndCloseBodyLocked cancels the context, closes the body and stops the deadlines. The caller holds x.mu.
+func (x *exchange) cancelRequestAndCloseBodyLocked() {
+	x.body.readDeadline.stopTimerAndCancelContextLocked()
+	x.res.writeDeadline.stopTimerAndCancelContextLocked()
+	x.body.closeAndDiscardUnreadLocked()
+	x.ctx.cancelLocked()
 }
 
 const serviceUnavailable = "503 Service Unavailable"
@@ -394,12 +394,12 @@ func (x *exchange) activateIfPipelined() {
 }
 
 func (x *exchange) postToConnOwner(f func(*tcp.Conn)) {
-	x.retryWhileMailboxFull(func() error { return x.ref.Do(f) })
+	x.retryWhileMailboxFullLocked(func() error { return x.ref.Do(f) })
 }
 
-// retryWhileMailboxFull calls the function send until the connection's mailbox accepts the call or the connection has
-// closed. The caller holds x.mu. While retryWhileMailboxFull waits before the next try, it releases x.mu.
-func (x *exchange) retryWhileMailboxFull(send func() error) {
+// retryWhileMailboxFullLocked calls the function send until the connection's mailbox accepts the call or the connection has
+// closed. The caller holds x.mu. While retryWhileMailboxFullLocked waits before the next try, it releases x.mu.
+func (x *exchange) retryWhileMailboxFullLocked(send func() error) {
 	for x.state < stateAborted && errors.Is(send(), tcp.ErrFull) {
 		x.mu.Unlock()
 		x.letOtherGoroutineContinueLoop()
@@ -549,7 +549,7 @@ func (x *exchange) failBodyReadAndCancelContext() {
 		x.body.err = io.ErrUnexpectedEOF
 	}
 	x.readable.Broadcast()
-	x.ctx.cancel()
+	x.ctx.cancelLocked()
 }
 
 func (x *exchange) abortOnConnClosed(reason error) {
@@ -572,6 +572,6 @@ func (x *exchange) abortOnConnClosed(reason error) {
 	}
 	x.readable.Broadcast()
 	if reason != tcp.ErrDetached {
-		x.ctx.cancel()
+		x.ctx.cancelLocked()
 	}
 }

@@ -41,7 +41,7 @@ func Frame[T string | []byte](kind Kind, message T) []byte {
 // CloseFrame. Each call uses a new random mask. Use MaskFrame to send to a dialed socket outside of handler calls, for
 // example ref.Send(web.MaskFrame(web.Frame(web.Text, "hello"))).
 func MaskFrame(frame []byte) []byte {
-	h, err := wsframe.ParseHead(frame)
+	h, err := wsframe.ParseHeadIfComplete(frame)
 	if err != nil || h.Len == 0 || h.Masked || h.Size != uint64(len(frame)-h.Len) {
 		panic("web: MaskFrame: the frame is invalid; expected the result of Frame or CloseFrame")
 	}
@@ -72,8 +72,8 @@ type frameHead struct {
 
 func (h *frameHead) isControl() bool { return h.op&8 != 0 }
 
-func parseFrameHead(in []byte, o socketOptions) (h frameHead, err error) {
-	head, err := wsframe.ParseHead(in)
+func parseFrameHeadIfComplete(in []byte, o socketOptions) (h frameHead, err error) {
+	head, err := wsframe.ParseHeadIfComplete(in)
 	h.op, h.fin, h.deflate = head.Opcode(), head.First&bitFin != 0, head.First&bitDeflate != 0
 	switch { // in the order of the bytes, so that the error does not depend on how they arrived
 	case head.ReservedBits()&^bitDeflate != 0, h.deflate && (!o.deflate || h.isControl() || h.op == opContinuation):
@@ -107,9 +107,9 @@ type utf8Checker struct {
 	checked int // bytes that consist of valid, complete characters
 }
 
-// isValidPrefix reports whether messageSoFar is valid UTF-8. It skips the bytes that an earlier call has checked. If
+// validateIncrementally reports whether messageSoFar is valid UTF-8. It skips the bytes that an earlier call has checked. If
 // final is false, messageSoFar may end within a character.
-func (t *utf8Checker) isValidPrefix(messageSoFar []byte, final bool) bool {
+func (t *utf8Checker) validateIncrementally(messageSoFar []byte, final bool) bool {
 	for t.checked < len(messageSoFar) {
 		if rest := messageSoFar[t.checked:]; !utf8.FullRune(rest) {
 			return !final

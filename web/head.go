@@ -160,7 +160,7 @@ func (s *headBuffer) cacheSlotForLength(n int) *parsedHead {
 	return *l
 }
 
-func (s *headBuffer) reuseValueSlice(v string) []string {
+func (s *headBuffer) oneValueSlice(v string) []string {
 	if s.used == len(s.values) {
 		s.values, s.used = make([]string, min(max(4*s.used, 4), 16)), 0
 	}
@@ -169,21 +169,21 @@ func (s *headBuffer) reuseValueSlice(v string) []string {
 	return s.values[s.used-1 : s.used : s.used]
 }
 
-// parseHead parses the request head raw into r. s provides memory and a cache of heads. raw must end where the head
+// parseHead parses the request head completeHead into r. s provides memory and a cache of heads. completeHead must end where the head
 // ends; see completeHeadLength. r.Header must be an empty map, and all other exported fields of r must be zero.
-func parseHead(raw []byte, r *http.Request, s *headBuffer) (head, error) {
-	raw = bytes.TrimPrefix(raw, headEnd[:2])
-	l := s.cacheSlotForLength(len(raw))
+func parseHead(completeHead []byte, r *http.Request, s *headBuffer) (head, error) {
+	completeHead = bytes.TrimPrefix(completeHead, headEnd[:2])
+	l := s.cacheSlotForLength(len(completeHead))
 	if s.url == nil {
 		s.url = new(url.URL)
 	}
 	s.last = l
-	if s.repeated = l != nil && string(raw) == l.text; s.repeated {
+	if s.repeated = l != nil && string(completeHead) == l.text; s.repeated {
 		s.text = l.text
 		l.copyTo(r, s)
 		return l.head, nil
 	}
-	s.text = string(raw)
+	s.text = string(completeHead)
 	if l == nil {
 		return parseLines(r, s)
 	}
@@ -203,7 +203,7 @@ func (l *parsedHead) copyTo(r *http.Request, s *headBuffer) {
 	r.Proto, r.ProtoMajor, r.ProtoMinor = l.proto, 1, l.minor
 	setLengthOrChunked(r, l.head.length)
 	for _, f := range l.fields {
-		r.Header[f.key] = s.reuseValueSlice(f.value)
+		r.Header[f.key] = s.oneValueSlice(f.value)
 	}
 }
 
@@ -215,12 +215,12 @@ func setLengthOrChunked(r *http.Request, length int64) {
 }
 
 func parseLines(r *http.Request, s *headBuffer) (h head, err error) {
-	line, rest := cutLine(s.text)
+	line, rest := cutCRLFLine(s.text)
 	if err := parseRequestLine(line, r, s); err != nil {
 		return h, err
 	}
 	for n := 0; ; n++ {
-		line, rest = cutLine(rest)
+		line, rest = cutCRLFLine(rest)
 		if line == "" {
 			break
 		}
@@ -234,8 +234,8 @@ func parseLines(r *http.Request, s *headBuffer) (h head, err error) {
 	return h, h.validateAndCompleteRequest(r)
 }
 
-// cutLine returns the first line of text, without its line end, and the rest. Every line must end with \r\n.
-func cutLine(text string) (line, rest string) {
+// cutCRLFLine returns the first line of text, without its line end, and the rest. Every line must end with \r\n.
+func cutCRLFLine(text string) (line, rest string) {
 	i := strings.IndexByte(text, '\n')
 	if i < 1 {
 		return text, ""
@@ -350,7 +350,7 @@ func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 		}
 		r.Header[key] = append(have, value)
 	} else {
-		r.Header[key] = s.reuseValueSlice(value)
+		r.Header[key] = s.oneValueSlice(value)
 	}
 	return nil
 }

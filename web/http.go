@@ -206,7 +206,7 @@ func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (used int, keepReading bool) {
 	n, err := completeHeadLength(in, alreadySearched, h.maxHeadBytes(c))
 	if err != nil {
-		h.rejectRequest(c, err)
+		h.rejectRequestAndClose(c, err)
 		return len(in), false
 	}
 	if n == 0 {
@@ -220,7 +220,7 @@ func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (us
 		if used, isHTTP2 := h.startHTTP2(c, in); isHTTP2 {
 			return used, false
 		}
-		h.rejectRequest(c, err)
+		h.rejectRequestAndClose(c, err)
 		return len(in), false
 	}
 	if h.IdleTimeout > 0 || h.ReadHeaderTimeout > 0 {
@@ -364,7 +364,7 @@ func (x *exchange) serveOnConnOwner(c *tcp.Conn, body []byte) (keepReading bool)
 	return keepReading
 }
 
-func (h *HTTP) rejectRequest(c *tcp.Conn, err error) {
+func (h *HTTP) rejectRequestAndClose(c *tcp.Conn, err error) {
 	status, reason := errorStatus(err)
 	text := fmt.Sprintf("%d %s", status, http.StatusText(status))
 	_, _ = fmt.Fprintf(c, "HTTP/1.1 %s\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n%s: %s", text, text, reason)

@@ -24,7 +24,7 @@ const (
 	jobEnded
 )
 
-func (j *exchangeJob) submitToPool() {
+func (j *exchangeJob) submitToPoolOrDrop() {
 	if x := j.x.Load(); x != nil {
 		if err := x.h.poolOrDefault().TrySubmitTask(pool.Task{Job: j}); err != nil {
 			j.Dropped(err)

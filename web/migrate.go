@@ -194,7 +194,7 @@ func (v *negotiatedSocket) restorePartialMessage(r *saved.Reader) (*partialMessa
 		return nil, errBadState
 	case len(m.message) > limit || left > uint64(limit-len(m.message)):
 		return nil, &CloseError{CloseTooLarge, fmt.Sprintf("the message is larger than %d bytes", limit)}
-	case m.kind == Text && !m.deflate && !m.checker.isValidPrefix(m.message, false):
+	case m.kind == Text && !m.deflate && !m.checker.validateIncrementally(m.message, false):
 		return nil, errBadState
 	}
 	m.remaining = int(left)

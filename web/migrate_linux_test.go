@@ -270,7 +270,7 @@ func (m *migratedSocketClient) exchangeMessage() error {
 // messages.
 func TestMoves(t *testing.T) {
 	const sockets, streams = 60, 30
-	rows := map[string]int{"shards": sock.MaxConnsForDescriptorLimit() + 1}
+	rows := map[string]int{"shards": sock.DefaultMaxConnsForDescriptorLimit() + 1}
 	for _, model := range tcp.Models() {
 		rows[model] = 0
 	}

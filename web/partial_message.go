@@ -30,7 +30,7 @@ func (m *partialMessage) readFramesAndDeliver(c *tcp.Conn, in []byte) (used int)
 			n := min(m.remaining, len(in)-used)
 			m.message = appendUnmasked(m.message, in[used:used+n], m.frame.mask, m.frame.size-m.remaining)
 			used += n
-			if m.remaining -= n; m.kind == Text && !m.deflate && !m.checker.isValidPrefix(m.message, false) {
+			if m.remaining -= n; m.kind == Text && !m.deflate && !m.checker.validateIncrementally(m.message, false) {
 				m.sendCloseFrameAndClose(c, errInvalidUTF8)
 				return len(in)
 			}
@@ -48,7 +48,7 @@ func (m *partialMessage) readFramesAndDeliver(c *tcp.Conn, in []byte) (used int)
 			yieldToOtherConns(c)
 			return used
 		}
-		h, err := parseFrameHead(in[used:], m.socketOptions)
+		h, err := parseFrameHeadIfComplete(in[used:], m.socketOptions)
 		if err == nil && h.n > 0 {
 			err = m.checkMessageSize(h, len(m.message))
 		}

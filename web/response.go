@@ -273,7 +273,7 @@ func (w *response) send(head, p []byte) (err error) {
 		if m == len(head) {
 			n = min(len(p), limit-m)
 		}
-		if sent := w.x.loop.sendOnWorker(head[:m], p[:n]); sent > 0 {
+		if sent := w.x.loop.trySendOnWorker(head[:m], p[:n]); sent > 0 {
 			m, n = min(sent, m), max(sent-m, 0)
 		} else if !w.writeOnLoop(head[:m], p[:n]) && !w.writeWithoutCopy(head[:m], p[:n]) {
 			if err = w.sendWait(head[:m]); err == nil {

@@ -114,9 +114,9 @@ func appendFields(b []byte, fields []headerField, skip fieldSet, exclude ...stri
 	return b
 }
 
-// firstValue returns the first value of a field, or "" if there is none. key must be canonical.
-func firstValue(h http.Header, key string) string {
-	if values := h[key]; len(values) > 0 {
+// firstValue returns the first value of a field, or "" if there is none. canonicalKey must be canonical.
+func firstValue(h http.Header, canonicalKey string) string {
+	if values := h[canonicalKey]; len(values) > 0 {
 		return values[0]
 	}
 	return ""

@@ -95,9 +95,9 @@ func (r *route) serveAndRecordOrMove(x *exchange) {
 	took := monotonicNow() - start
 	switch {
 	case hold == nil:
-		r.recordWorkerCallOrMove(took - time.Duration(x.waited.Load()))
+		r.recordWorkerCallOrMoveToLoop(took - time.Duration(x.waited.Load()))
 	case took < slowCall:
-		r.recordLoopCallOrMove(took)
+		r.recordLoopCallOrMoveToWorkers(took)
 	case !measures:
 		r.measured.Store(measuredCalls)
 	default:
@@ -124,7 +124,7 @@ func scoreOfLongCall(took time.Duration) int32 {
 	return int32(longCallWeight * min(took, slowCall) / quickCall)
 }
 
-func (r *route) recordWorkerCallOrMove(took time.Duration) {
+func (r *route) recordWorkerCallOrMoveToLoop(took time.Duration) {
 	if r.onLoop.Load() {
 		return
 	}
@@ -144,7 +144,7 @@ func (r *route) recordWorkerCallOrMove(took time.Duration) {
 	}
 }
 
-func (r *route) recordLoopCallOrMove(took time.Duration) {
+func (r *route) recordLoopCallOrMoveToWorkers(took time.Duration) {
 	if took < quickCall {
 		if n := r.score.Load(); n > 0 {
 			r.score.Store(n - 1)

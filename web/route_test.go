@@ -12,7 +12,7 @@ func TestRouteDoesNotFlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := new(route)
 		for range 10 * time.Minute / time.Millisecond {
-			r.recordWorkerCallOrMove(10 * time.Microsecond)
+			r.recordWorkerCallOrMoveToLoop(10 * time.Microsecond)
 			if r.onLoop.Load() {
 				r.moveToWorkers("a test")
 			}
@@ -31,16 +31,16 @@ func TestLongCallsMoveRoute(t *testing.T) {
 	r.onLoop.Store(true)
 	for i := range 100_000 {
 		if took := 10 * time.Microsecond; i%100 == 0 {
-			r.recordLoopCallOrMove(quickCall)
+			r.recordLoopCallOrMoveToWorkers(quickCall)
 		} else {
-			r.recordLoopCallOrMove(took)
+			r.recordLoopCallOrMoveToWorkers(took)
 		}
 	}
 	if !r.onLoop.Load() {
 		t.Error("one long call in 100 has moved the route to workers")
 	}
 	for range callsToMove {
-		r.recordLoopCallOrMove(quickCall)
+		r.recordLoopCallOrMoveToWorkers(quickCall)
 	}
 	if r.onLoop.Load() {
 		t.Errorf("%d long calls have not moved the route to workers", callsToMove)

@@ -390,7 +390,7 @@ func (v *negotiatedSocket) Received(c *tcp.Conn, in []byte) (used int) {
 			yieldToOtherConns(c)
 			return used
 		}
-		h, err := parseFrameHead(in[used:], v.socketOptions)
+		h, err := parseFrameHeadIfComplete(in[used:], v.socketOptions)
 		if err == nil && h.n > 0 {
 			err = v.checkMessageSize(h, 0)
 		}
@@ -445,14 +445,14 @@ func (v *negotiatedSocket) validateAndDeliverMessage(c *tcp.Conn, kind Kind, def
 	if deflate {
 		var err error
 		cost = deflateWork * len(p)
-		if p, err = decompress(p, v.maxMessageBytes()); err != nil {
+		if p, err = decompressToPooled(p, v.maxMessageBytes()); err != nil {
 			v.sendCloseFrameAndClose(c, err)
 			return cost, false
 		}
 		defer recycleDecompressed(p)
 		checker = nil
 	}
-	if kind == Text && (checker == nil && !utf8.Valid(p) || checker != nil && !checker.isValidPrefix(p, true)) {
+	if kind == Text && (checker == nil && !utf8.Valid(p) || checker != nil && !checker.validateIncrementally(p, true)) {
 		v.sendCloseFrameAndClose(c, errInvalidUTF8)
 		return cost, false
 	}

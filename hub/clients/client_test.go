@@ -333,7 +333,7 @@ func (s *server) startProcess() {
 	p := testkit.Start(s.t, exec.Command(s.args[0], s.args[1:]...))
 	s.stopProcess = sync.OnceFunc(func() {
 		p.Signal(syscall.SIGTERM)
-		testkit.WantEqual(s.t, p.ExitCode(), 0, "exit code of %s", strings.Join(s.args, " "))
+		testkit.WantEqual(s.t, p.WaitExitCode(), 0, "exit code of %s", strings.Join(s.args, " "))
 	})
 	s.t.Cleanup(s.stopProcess)
 	testkit.WaitFor(s.t, "the server listens: "+strings.Join(s.args, " "), func() bool {

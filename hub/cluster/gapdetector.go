@@ -48,7 +48,7 @@ func parseSequenceHeader(text string) (source, origin string, number uint64, ok 
 func (g *gapDetector) recordSequence(subject, source string, number uint64) (missing uint64, duplicate bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	t := g.getOrAddTopic(subject)
+	t := g.getOrAddTopicLocked(subject)
 	for i := range t.sources {
 		o := &t.sources[i]
 		if o.source != source {
@@ -63,15 +63,15 @@ func (g *gapDetector) recordSequence(subject, source string, number uint64) (mis
 		o.number, o.period = number, g.period
 		return missing, false
 	}
-	g.removeGoneAndOldestSources(t, source)
+	g.makeRoomForSourceLocked(t, source)
 	t.sources = append(t.sources, sourceSequence{strings.Clone(source), number, g.period})
 	return 0, false
 }
 
-// removeGoneAndOldestSources removes sources from t, because newSource will be added. It removes the sources of nodes
+// makeRoomForSourceLocked removes sources from t, because newSource will be added. It removes the sources of nodes
 // that are gone. Of the sources of newSource's node, it keeps only the last one. If t is still full, it removes the
 // oldest source.
-func (g *gapDetector) removeGoneAndOldestSources(t *topicSequences, newSource string) {
+func (g *gapDetector) makeRoomForSourceLocked(t *topicSequences, newSource string) {
 	origin, _, _ := strings.Cut(newSource, ".")
 	eras := 0
 	for i := len(t.sources) - 1; i >= 0; i-- {
@@ -88,7 +88,7 @@ func (g *gapDetector) removeGoneAndOldestSources(t *topicSequences, newSource st
 	}
 }
 
-func (g *gapDetector) getOrAddTopic(subject string) *topicSequences {
+func (g *gapDetector) getOrAddTopicLocked(subject string) *topicSequences {
 	if t := g.young[subject]; t != nil {
 		return t
 	}

@@ -201,9 +201,9 @@ func (d readThrottledDialer) InProcessConn() (net.Conn, error) {
 	return d.throttle(d.server.InProcessConn())
 }
 
-func (d readThrottledDialer) throttle(c net.Conn, err error) (net.Conn, error) {
-	if err != nil {
-		return nil, err
+func (d readThrottledDialer) throttle(c net.Conn, dialErr error) (net.Conn, error) {
+	if dialErr != nil {
+		return nil, dialErr
 	}
 	return readThrottledConnClosingOnWriteErr{c, d.inbox}, nil
 }

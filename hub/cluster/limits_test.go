@@ -118,11 +118,11 @@ func TestGapDetectorLimits(t *testing.T) {
 	for i := range 2 * maxSourcesPerTopic {
 		g.recordSequence("used", fmt.Sprint(i), 1)
 	}
-	testkit.WantEqual(t, len(g.getOrAddTopic("used").sources), maxSourcesPerTopic, "known origins of one topic")
+	testkit.WantEqual(t, len(g.getOrAddTopicLocked("used").sources), maxSourcesPerTopic, "known origins of one topic")
 	for i := range 10 {
 		g.recordSequence("eras", fmt.Sprint("x.", i), 1)
 	}
-	if o := g.getOrAddTopic("eras").sources; len(o) != 2 || o[0].source != "x.8" || o[1].source != "x.9" {
+	if o := g.getOrAddTopicLocked("eras").sources; len(o) != 2 || o[0].source != "x.8" || o[1].source != "x.9" {
 		t.Errorf("of eras there are %+v; expected the two newest", o)
 	}
 }
@@ -144,7 +144,7 @@ func TestManyRestarts(t *testing.T) {
 			}
 			time.Sleep(forgetSequencesAfter / 10)
 			in.forgetAbsentNodes(time.Now())
-			if known := len(in.gaps.getOrAddTopic("myriad.t.a").sources); known > 12 || len(in.nodes) > 150 {
+			if known := len(in.gaps.getOrAddTopicLocked("myriad.t.a").sources); known > 12 || len(in.nodes) > 150 {
 				t.Fatalf("behind %d starts the numbers of %d and the names of %d nodes are known", i, known, len(in.nodes))
 			}
 		}
@@ -263,7 +263,7 @@ func TestKnownNodesLimit(t *testing.T) {
 	n := &Node{stopped: make(chan struct{})}
 	in := newInbox(n)
 	n.inbox = in
-	(&presence{node: n}).handleAnnouncementAndAnnounceBack(fmt.Appendf(nil, `{"Origin":%q}`, strings.Repeat("x", maxOriginBytes+1)))
+	(&presence{node: n}).handleAnnouncementReplyIfNew(fmt.Appendf(nil, `{"Origin":%q}`, strings.Repeat("x", maxOriginBytes+1)))
 	testkit.WantEqual(t, len(in.nodes), 0, "known nodes")
 	for i := range maxNodes + 10 {
 		in.recordAnnouncedNode(announcement{Origin: fmt.Sprint(i), Name: strings.Repeat("x", 1000)})

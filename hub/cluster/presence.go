@@ -97,7 +97,7 @@ func (p *presence) announceAndTrackNodes(done <-chan struct{}) {
 				p.node.hub.Replay.DropExpired(time.Now())
 			}
 		case m := <-p.announcements:
-			p.handleAnnouncementAndAnnounceBack(m.Data)
+			p.handleAnnouncementReplyIfNew(m.Data)
 		}
 	}
 }
@@ -125,7 +125,7 @@ func (p *presence) publishAnnouncement(leaving bool) {
 	}
 }
 
-func (p *presence) handleAnnouncementAndAnnounceBack(data []byte) {
+func (p *presence) handleAnnouncementReplyIfNew(data []byte) {
 	var received announcement
 	switch {
 	case json.Unmarshal(data, &received) != nil || received.Origin == "" || len(received.Origin) > maxOriginBytes:

@@ -64,9 +64,9 @@ func (p *streamPublisher) enqueue(topic string, message []byte) (closedOrFullErr
 	return nil
 }
 
-// waitForReadyMessage waits for a message that can be published now, and returns it without removing it from its queue.
+// waitAndPeekReadyMessage waits for a message that can be published now, and returns it without removing it from its queue.
 // If the publisher is closed and no message is ready, ok is false.
-func (p *streamPublisher) waitForReadyMessage() (m outgoing, ok bool) {
+func (p *streamPublisher) waitAndPeekReadyMessage() (m outgoing, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for (p.paused || len(p.ready) == 0) && !p.closed {
@@ -99,7 +99,7 @@ func (p *streamPublisher) removeCountingLostAndReadyNext(m *outgoing, publishErr
 
 func (p *streamPublisher) publishUntilClosedAndEmpty(ctx context.Context) {
 	for {
-		m, ok := p.waitForReadyMessage()
+		m, ok := p.waitAndPeekReadyMessage()
 		if !ok {
 			return
 		}

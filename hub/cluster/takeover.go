@@ -138,7 +138,7 @@ func (g *gapDetector) restoreState(state []byte) error {
 	defer g.mu.Unlock()
 	r := saved.NewReader(state)
 	for len(r.Remaining()) > 0 {
-		t := g.getOrAddTopic(r.String())
+		t := g.getOrAddTopicLocked(r.String())
 		t.sources = nil
 		for n := r.Uvarint(); n > 0 && r.Complete() && len(t.sources) < maxSourcesPerTopic; n-- {
 			o := sourceSequence{source: r.String(), number: r.Uvarint()}

@@ -39,7 +39,7 @@ func checkListeningSocket(fd int) error {
 		found[i] = value
 	}
 	switch domain, kind, protocol, listens := found[0], found[1], found[2], found[3]; {
-	case !isStreamSocket(domain, kind, protocol):
+	case !isTCPOrUnixStream(domain, kind, protocol):
 		return fmt.Errorf("is a socket of family %d, type %d, protocol %d; expected TCP or a unix stream socket (ListenStream= in the .socket unit)",
 			domain, kind, protocol)
 	case listens == 0:
@@ -48,7 +48,7 @@ func checkListeningSocket(fd int) error {
 	return nil
 }
 
-func isStreamSocket(domain, kind, protocol int) bool {
+func isTCPOrUnixStream(domain, kind, protocol int) bool {
 	switch domain {
 	case unix.AF_INET, unix.AF_INET6:
 		return kind == unix.SOCK_STREAM && (protocol == unix.IPPROTO_TCP || protocol == unix.IPPROTO_MPTCP)

@@ -67,7 +67,7 @@ func smallestSystemMemoryLimit(root string) (limit int64, source string) {
 	limit, source = math.MaxInt64, "none known"
 	if g, err := readCgroupPaths(root, "self"); err == nil {
 		for _, c := range memoryControllerCandidates(g) {
-			c.forEachLimit(root, func(l Limit, _ string) {
+			c.forEachLimitUpward(root, func(l Limit, _ string) {
 				if l.Max > 0 && l.Max < limit {
 					limit, source = l.Max, l.From
 				}
@@ -128,9 +128,9 @@ func taskControllers(g cgroupPaths) []controller {
 // and uses a very large number instead.
 const unlimitedFrom = 1 << 62
 
-// forEachLimit calls the function do for each limit of c's control group and of the group's ancestors. l is a limit,
+// forEachLimitUpward calls the function do for each limit of c's control group and of the group's ancestors. l is a limit,
 // without l.Used. dir is the directory of the group that sets l.
-func (c *controller) forEachLimit(root string, do func(l Limit, dir string)) {
+func (c *controller) forEachLimitUpward(root string, do func(l Limit, dir string)) {
 	for group := c.group; group != ""; group = path.Dir(group) {
 		dir := path.Join("/sys/fs/cgroup", c.mount, group)
 		for _, file := range c.limits {
@@ -147,7 +147,7 @@ func (c *controller) forEachLimit(root string, do func(l Limit, dir string)) {
 
 func readLimitWithLeastHeadroom(root string, controllers []controller) (found Limit) {
 	for _, c := range controllers {
-		c.forEachLimit(root, func(l Limit, dir string) {
+		c.forEachLimitUpward(root, func(l Limit, dir string) {
 			if l.Used = c.readUsageWithoutCache(dir); found.File == "" || l.headroom() < found.headroom() {
 				found = l
 			}
@@ -174,8 +174,8 @@ func (c *controller) readUsageWithoutCache(dir string) int64 {
 // cgroupPaths contains the paths of a process's control groups: memory and pids for version 1, unified for version 2.
 type cgroupPaths struct{ memory, pids, unified string }
 
-func readCgroupPaths(root, process string) (cgroupPaths, error) {
-	b, err := os.ReadFile(root + "/proc/" + process + "/cgroup")
+func readCgroupPaths(root, pidOrSelf string) (cgroupPaths, error) {
+	b, err := os.ReadFile(root + "/proc/" + pidOrSelf + "/cgroup")
 	if err != nil {
 		return cgroupPaths{}, err
 	}

@@ -9,8 +9,8 @@ import (
 
 // CPUPressure returns the total time for which tasks of the process's control group have waited for a CPU, as measured
 // by Linux pressure stall information (PSI). If the kernel reports no pressure for the group, the time applies to all
-// tasks of the system. ok is false if the kernel does not report pressure at all.
-func CPUPressure() (total time.Duration, ok bool) {
+// tasks of the system. supported is false if the kernel does not report pressure at all.
+func CPUPressure() (total time.Duration, supported bool) {
 	text, err := []byte(nil), error(nil)
 	if g, groupErr := readCgroupPaths("", "self"); groupErr == nil && g.unified != "" {
 		text, err = os.ReadFile("/sys/fs/cgroup" + g.unified + "/cpu.pressure")

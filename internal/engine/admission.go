@@ -30,13 +30,13 @@ func (rt *Runtime) AdmitAndAcquireSlots(listener int, peer netip.AddrPort) error
 	if !rt.Admission.AcquireConn() {
 		return rt.logAndCountRefused(rt.listenerCounters(listener), peer, ErrTooManyConns)
 	}
-	return rt.acquireListenerAndSourceSlots(listener, peer, !isProxy, false)
+	return rt.acquireRemainingSlotsOrReleaseAll(listener, peer, !isProxy, false)
 }
 
-// acquireListenerAndSourceSlots reserves a slot of the listener. If sourceKnown is set, it also reserves a slot of the
+// acquireRemainingSlotsOrReleaseAll reserves a slot of the listener. If sourceKnown is set, it also reserves a slot of the
 // source address. The caller must have reserved a slot of the engine. If the connection is refused, the method releases
 // all these slots. If skipAcceptedCount is set, the listener does not count the connection as accepted.
-func (rt *Runtime) acquireListenerAndSourceSlots(listener int, peer netip.AddrPort, sourceKnown, skipAcceptedCount bool) error {
+func (rt *Runtime) acquireRemainingSlotsOrReleaseAll(listener int, peer netip.AddrPort, sourceKnown, skipAcceptedCount bool) error {
 	counters := rt.listenerCounters(listener)
 	if !counters.acquireConnSlot(skipAcceptedCount) {
 		rt.Admission.ReleaseConn()
@@ -63,10 +63,10 @@ func (rt *Runtime) logAndCountRefused(counters *ListenerCounters, peer netip.Add
 	return reason
 }
 
-// AdmitImportedAndMapListener reserves slots of the listener and source address for a connection from another engine.
+// MapListenerAndAdmitOrRelease reserves slots of the listener and source address for a connection from another engine.
 // It sets r.Listener to the number that the listener has in this engine. The caller has already reserved a slot of the
 // engine. If the connection is refused, all reserved slots are released.
-func (rt *Runtime) AdmitImportedAndMapListener(r *Record) error {
+func (rt *Runtime) MapListenerAndAdmitOrRelease(r *Record) error {
 	switch n := r.Listener; {
 	case n >= 0 && n < len(rt.PredecessorListeners):
 		if r.Listener = rt.PredecessorListeners[n]; r.Listener < 0 {
@@ -77,10 +77,10 @@ func (rt *Runtime) AdmitImportedAndMapListener(r *Record) error {
 	case n >= len(rt.ListenerCounters):
 		r.Listener = rt.ListenerNumberForAdopted()
 	}
-	return rt.acquireListenerAndSourceSlots(r.Listener, r.Peer, !r.Dialled, true)
+	return rt.acquireRemainingSlotsOrReleaseAll(r.Listener, r.Peer, !r.Dialled, true)
 }
 
-// UndoAdmitImported releases the slots of the listener and of the source address that AdmitImportedAndMapListener has
+// UndoAdmitImported releases the slots of the listener and of the source address that MapListenerAndAdmitOrRelease has
 // reserved for r. It does not release the slot of the engine.
 func (rt *Runtime) UndoAdmitImported(r *Record) {
 	rt.releaseListenerAndSourceSlots(r.Listener, r.Peer, !r.Dialled)
@@ -150,16 +150,16 @@ func (rt *Runtime) setInactiveOverloadIfNil() {
 	}
 }
 
-func (rt *Runtime) highWater() int { return rt.Overload.UnsentHighWater(rt.Limits.HighWater) }
+func (rt *Runtime) currentHighWater() int { return rt.Overload.UnsentHighWater(rt.Limits.HighWater) }
 
-func (rt *Runtime) lowWater() int {
-	if high := rt.highWater(); high < rt.Limits.HighWater {
+func (rt *Runtime) currentLowWater() int {
+	if high := rt.currentHighWater(); high < rt.Limits.HighWater {
 		return min(rt.Limits.LowWater, high/2)
 	}
 	return rt.Limits.LowWater
 }
 
-func (rt *Runtime) idleTimeout() time.Duration {
+func (rt *Runtime) currentIdleTimeout() time.Duration {
 	if rt.Overload.IsActive(overload.ShortenIdle) {
 		return rt.Limits.IdleTimeout / overload.IdleDivisor
 	}

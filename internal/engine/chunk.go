@@ -127,7 +127,7 @@ func (b *Mailbox) PutSharedForEachOpenInChunk(chunk *GroupChunk, s *Shared) (t P
 		b.bytes += added
 		b.lastShared = s
 		s.addHolderAndCountMemory()
-		b.findOrQueueBatch(chunk, size).addMessage(batchMessage{s, without})
+		b.findOrQueueBatchLocked(chunk, size).addMessage(batchMessage{s, without})
 		if b.maxDelayedBytes > 0 {
 			b.delayIfSmallOrReleaseQueuedOutput(true, size)
 		}
@@ -135,9 +135,9 @@ func (b *Mailbox) PutSharedForEachOpenInChunk(chunk *GroupChunk, s *Shared) (t P
 	return t
 }
 
-// findOrQueueBatch returns a queued batch for the chunk with space for messageSize more bytes. If there is none, it
+// findOrQueueBatchLocked returns a queued batch for the chunk with space for messageSize more bytes. If there is none, it
 // queues a new batch. The caller must hold b.mu.
-func (b *Mailbox) findOrQueueBatch(chunk *GroupChunk, messageSize int) *messageBatch {
+func (b *Mailbox) findOrQueueBatchLocked(chunk *GroupChunk, messageSize int) *messageBatch {
 	if b.batchSet != chunk.set {
 		b.stopMergingIntoBatches()
 		b.batchSet = chunk.set

@@ -13,7 +13,7 @@ func (o *mailboxOwner) PostToChunk(to *GroupChunk, s *Shared) PostOutcomes {
 // takeByConn takes the requests and returns them by connection, expanding chunks two connections at
 // a time.
 func (o *mailboxOwner) takeByConn() map[*Conn][]string {
-	mail, data := o.box.TakeAllQueued()
+	mail, data := o.box.TakeQueued()
 	got := make(map[*Conn][]string)
 	for _, m := range mail {
 		for next := 0; ; {

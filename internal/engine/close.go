@@ -105,9 +105,9 @@ func (c *Conn) CloseWith(reason error) {
 	c.invalidateRefsAndStartClosing(reason)
 }
 
-// CloseAfterPeerEOF is like CloseWith, but does not shut down the sending direction before the peer has sent EOF. If
+// CloseWaitingForPeerEOF is like CloseWith, but does not shut down the sending direction before the peer has sent EOF. If
 // the peer does not send EOF within Limits.CloseTimeout, the connection is closed anyway.
-func (c *Conn) CloseAfterPeerEOF(reason error) {
+func (c *Conn) CloseWaitingForPeerEOF(reason error) {
 	if !c.is(closing | shut) {
 		c.CloseWith(reason)
 		c.ensureRare().peerClosesFirst = true
@@ -154,7 +154,7 @@ func (c *Conn) enterClosingStateWithPartner(reason error) {
 	}
 }
 
-func (c *Conn) nextClosingAction() Action {
+func (c *Conn) advanceClosing() Action {
 	switch {
 	case c.extra.peerClosesFirst && !c.is(peerEOF):
 		return Wait
@@ -168,8 +168,8 @@ func (c *Conn) nextClosingAction() Action {
 	return ShutWrite
 }
 
-// nextCloseWriteAction returns the driver's next action after CloseWrite. All output must have been sent.
-func (c *Conn) nextCloseWriteAction() Action {
+// advanceCloseWrite returns the driver's next action after CloseWrite. All output must have been sent.
+func (c *Conn) advanceCloseWrite() Action {
 	if c.appendLayerCloseOnce() {
 		return Send
 	}
@@ -177,8 +177,8 @@ func (c *Conn) nextCloseWriteAction() Action {
 }
 
 // appendLayerCloseOnce makes the layer append its closing message to the output. Further calls have no effect.
-// outputPending reports whether there is output to send.
-func (c *Conn) appendLayerCloseOnce() (outputPending bool) {
+// appended reports whether there is output to send.
+func (c *Conn) appendLayerCloseOnce() (appended bool) {
 	if c.layer() == nil || c.extra.layerCloseSent {
 		return false
 	}

@@ -289,9 +289,9 @@ func (c *Conn) OnSent(sentBytes int) {
 // OnWritable records that the kernel accepts output again.
 func (c *Conn) OnWritable() { c.state &^= blocked }
 
-// MarkWriteShutAndStartLinger records that the sending direction was shut down. If c is closing, the peer then has the
+// MarkWriteShutAndLingerIfClosing records that the sending direction was shut down. If c is closing, the peer then has the
 // time Limits.Linger to send EOF. After this time, c is closed anyway.
-func (c *Conn) MarkWriteShutAndStartLinger() {
+func (c *Conn) MarkWriteShutAndLingerIfClosing() {
 	c.state |= shut
 	if c.is(closing) {
 		c.extra.expiry = c.runtime.Now() + c.runtime.Limits.Linger
@@ -305,7 +305,7 @@ func (c *Conn) HandleOrDeferForPendingLayer(req QueuedRequest, data []byte) {
 	if req.shared != nil {
 		data = req.shared.Bytes
 	}
-	if !req.IsStale() && c.deferRequestIfLayerPending(req, data) {
+	if !req.IsStale() && c.deferIfLayerPendingOrCloseIfFull(req, data) {
 		return
 	}
 	c.handleRequest(req, data)
@@ -395,7 +395,7 @@ func (c *Conn) AdvanceToNextAction() Action {
 	case c.hasOutput() && (c.is(closing) || c.pauseReadingAtHighWater()):
 		return Wait
 	case c.is(closing):
-		return c.nextClosingAction()
+		return c.advanceClosing()
 	case c.is(handshaking):
 		return c.actionDuringHandshake()
 	case c.is(openPending | drainedPending | drainingPending):
@@ -412,13 +412,13 @@ func (c *Conn) AdvanceToNextAction() Action {
 	case c.hasOutput():
 		return Wait
 	case c.is(closingWrite) && !c.is(shut) && c.refState.postedBytes() == 0:
-		return c.nextCloseWriteAction()
+		return c.advanceCloseWrite()
 	case c.handlerOrRelayDelaysClose():
 		return Wait
 	case c.is(peerEOF) && c.closeIfNothingPosted(io.EOF):
-		return c.nextClosingAction()
+		return c.advanceClosing()
 	case c.is(draining) && !c.is(relayed) && !c.isReadRateExceeded() && c.in == nil && c.partialMessageSince() == 0 && c.closeIfNothingPosted(ErrServerClosed):
-		return c.nextClosingAction()
+		return c.advanceClosing()
 	}
 	return Wait
 }
@@ -428,7 +428,7 @@ func (c *Conn) actionDuringHandshake() Action {
 		return Read
 	}
 	if c.out == nil && c.is(draining) && c.closeIfNothingPosted(ErrServerClosed) {
-		return c.nextClosingAction()
+		return c.advanceClosing()
 	}
 	return Wait
 }

@@ -157,8 +157,8 @@ func (s *connSet) insertGrowAndRemoveSomeClosed(r Ref, sub *LatestSubscription) 
 }
 
 // remove removes r from the set. sub is the subscription of r to the group's latest value, or nil if r has none. If r
-// is not in the set, ok is false.
-func (s *connSet) remove(r Ref) (sub *LatestSubscription, ok bool) {
+// is not in the set, found is false.
+func (s *connSet) remove(r Ref) (sub *LatestSubscription, found bool) {
 	o := s.findTable(r.c.runtime)
 	if o == nil {
 		return nil, false

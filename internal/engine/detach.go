@@ -22,7 +22,7 @@ func (c *Conn) Detach(onDetached func(nc net.Conn, unread []byte)) error {
 	case c.runtime.NoDetach:
 		return ErrShard
 	}
-	c.setReadPausedState(false)
+	c.setReadingEnabled(false)
 	c.ensureRare().onDetached = &onDetached
 	return nil
 }

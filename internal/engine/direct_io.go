@@ -96,9 +96,9 @@ func (c *Conn) sendOutputThenPieces(pieces [][]byte) (pieceBytesSent int) {
 	return n - before
 }
 
-// writevOutputThenPieces sends the output and then the pieces with one vectored write. sentBytes counts the sent bytes
+// writevOutputThenPieces sends the output and then the pieces with one vectored write. sentWithOutput counts the sent bytes
 // of both.
-func (c *Conn) writevOutputThenPieces(pieces [][]byte) (sentBytes int) {
+func (c *Conn) writevOutputThenPieces(pieces [][]byte) (sentWithOutput int) {
 	list := vectorPool.Get().(*[maxDirectPieces][]byte)
 	all := list[:0]
 	if c.out != nil {
@@ -173,18 +173,18 @@ func (c *Conn) startPendingLayerAndUpdatePause() {
 	c.resumeAndScheduleDrainedIfLow()
 }
 
-// CanReceiveDirectly reports whether the connection supports Ref.ReceiveWhileReadingIsOff. It must be called during a
+// CanReceiveDirectly reports whether the connection supports Ref.ReceiveAssumingReadingOff. It must be called during a
 // handler call, and the handler must use all of its input in this call.
 func (c *Conn) CanReceiveDirectly() bool {
 	return c.runtime.ReceiveDirect != nil && !c.runtime.OnWorkers && c.ensureReadRateIfLimited() == nil && c.in == nil && c.layer() == nil && !c.is(peerEOF|relayed)
 }
 
-// ReceiveWhileReadingIsOff reads available bytes into p without blocking. It returns 0 if no bytes have arrived or if
+// ReceiveAssumingReadingOff reads available bytes into p without blocking. It returns 0 if no bytes have arrived or if
 // the connection has ended. The engine handles the end of the connection when reading is turned on again.
 //
 // p must not be empty. Reading must have been turned off; see Conn.SetReading. Any goroutine may call
-// ReceiveWhileReadingIsOff, but only one at a time.
-func (r Ref) ReceiveWhileReadingIsOff(p []byte) (n int) {
+// ReceiveAssumingReadingOff, but only one at a time.
+func (r Ref) ReceiveAssumingReadingOff(p []byte) (n int) {
 	r.callLockedIfOpen(func(c *Conn) { n = c.runtime.ReceiveDirect(c, p) })
 	if n > 0 {
 		r.c.runtime.Shared.Add(Reads, 1)
@@ -194,17 +194,17 @@ func (r Ref) ReceiveWhileReadingIsOff(p []byte) (n int) {
 }
 
 // CanSendFromOthers reports whether goroutines other than the connection's owner may now call
-// Ref.SendWhileOutputIsEmpty. These goroutines must no longer call SendWhileOutputIsEmpty when the owner writes to c.
+// Ref.SendAssumingEmptyOutput. These goroutines must no longer call SendAssumingEmptyOutput when the owner writes to c.
 func (c *Conn) CanSendFromOthers() bool {
 	return c.runtime.SendFromOthers != nil && !c.runtime.OnWorkers && !c.hasOutput() && c.layer() == nil && !c.is(relayed|closingWrite|closing)
 }
 
-// SendWhileOutputIsEmpty sends the given slices in order, without blocking. It returns the number of bytes sent. If the
+// SendAssumingEmptyOutput sends the given slices in order, without blocking. It returns the number of bytes sent. If the
 // connection has begun to close, it returns 0.
 //
-// The first slice must not be empty, and at most 63 others may follow. Any goroutine may call SendWhileOutputIsEmpty,
+// The first slice must not be empty, and at most 63 others may follow. Any goroutine may call SendAssumingEmptyOutput,
 // but only one at a time, and only while nothing else writes to the connection; see Conn.CanSendFromOthers.
-func (r Ref) SendWhileOutputIsEmpty(first []byte, rest ...[]byte) (n int) {
+func (r Ref) SendAssumingEmptyOutput(first []byte, rest ...[]byte) (n int) {
 	r.callLockedIfOpen(func(c *Conn) { n = c.runtime.SendFromOthers(c, first, rest) })
 	if n > 0 {
 		r.c.runtime.Shared.Add(Writes, 1)

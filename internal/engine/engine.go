@@ -29,7 +29,7 @@
 //	FeedHandler     call Conn.MakeDeferredHandlerCalls with buffered input
 //	Read            read once without blocking, report OnRead, OnEOF, OnTransportError or
 //	                CloseIfTimedOutAfterEmptyRead
-//	ShutWrite       shut the sending direction, report MarkWriteShutAndStartLinger
+//	ShutWrite       shut the sending direction, report MarkWriteShutAndLingerIfClosing
 //	DetachOrExport  once the kernel has no operation in progress, convert to a net.Conn and report
 //	                CompleteDetachOrAbort; or report OnKernelIdleForExport if IsExporting
 //	Close           close the descriptor, report OnClosed
@@ -349,10 +349,10 @@ type Engine interface {
 	// Adopt fails with ErrFull if too many adoptions are queued, and with ErrClosed after Stop. It also fails if the
 	// descriptor cannot be taken over. After an error, nc is unchanged.
 	Adopt(nc net.Conn, listener int, alreadyRead []byte) error
-	// BroadcastToAllWorkers sends p to all open connections that have completed their handshake. It copies p once and
+	// BroadcastToAllConns sends p to all open connections that have completed their handshake. It copies p once and
 	// does not block. It fails with ErrFull if too many broadcasts or bytes are in progress, with ErrTooLarge if p
 	// exceeds Limits.MaxUnsent, and with ErrClosed after Stop.
-	BroadcastToAllWorkers(p []byte) error
+	BroadcastToAllConns(p []byte) error
 	// PauseAccept stops or resumes accepting. While accepting is paused, new connections wait in the kernel's queues.
 	// PauseAccept does not wait for the loops; the counter AcceptPausedCount is the number of loops that have paused.
 	// After Stop, PauseAccept has no effect and may return ErrClosed.
@@ -416,17 +416,17 @@ func awaitClosedOrStuck(done <-chan struct{}, countOpen func() int64) (stuck int
 	}
 }
 
-// stopError returns the error of a Stop whose ctx has ended. closedConns is the number of connections that were open
+// stopError returns the error of a Stop whose ctx has ended. unfinishedConns is the number of connections that were open
 // when ctx ended. stuckConns is the number of these connections that are still open because their handlers have not
-// returned. If closedConns is 0, stopError returns nil.
-func stopError(ctx context.Context, closedConns, stuckConns int64) error {
+// returned. If unfinishedConns is 0, stopError returns nil.
+func stopError(ctx context.Context, unfinishedConns, stuckConns int64) error {
 	switch {
 	case stuckConns > 0:
-		return fmt.Errorf("%d connections were closed before they had finished, and %d are still open because of handlers that have not returned: %w", closedConns-stuckConns, stuckConns, context.Cause(ctx))
-	case closedConns == 0:
+		return fmt.Errorf("%d connections were closed before they had finished, and %d are still open because of handlers that have not returned: %w", unfinishedConns-stuckConns, stuckConns, context.Cause(ctx))
+	case unfinishedConns == 0:
 		return nil
 	}
-	return fmt.Errorf("%d connections were closed before they had finished: %w", closedConns, context.Cause(ctx))
+	return fmt.Errorf("%d connections were closed before they had finished: %w", unfinishedConns, context.Cause(ctx))
 }
 
 // DrainInterval is the interval at which a stopping engine begins to drain more connections.

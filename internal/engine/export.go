@@ -61,13 +61,13 @@ func (c *Conn) checkExportable() error {
 	return nil
 }
 
-// ValueUnsaved is the result of WhyNotExported if the connection has a value and the handler has no function to save
+// ValueUnsaved is the result of ExportObstacle if the connection has a value and the handler has no function to save
 // it.
 const ValueUnsaved = "value without Migrator"
 
-// WhyNotExported returns the reason why the connection cannot move to another process, for example "relay". If the
+// ExportObstacle returns the reason why the connection cannot move to another process, for example "relay". If the
 // reason is only temporary, the result is "busy".
-func (c *Conn) WhyNotExported() string {
+func (c *Conn) ExportObstacle() string {
 	x := c.extra
 	switch {
 	case c.is(relayed):

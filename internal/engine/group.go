@@ -84,35 +84,35 @@ func (g *Group) Remove(r Ref) {
 	if latest, ok := g.removeLocked(r); ok && latest != nil {
 		latest.Unsubscribe()
 	}
-	g.shrinkRepresentation()
+	g.shrinkRepresentationLocked()
 }
 
 // removeLocked removes r. sub is the subscription of r to the group's latest value, or nil if r has none. If r is not
-// in the group, ok is false. The caller must hold g.mu.
-func (g *Group) removeLocked(r Ref) (sub *LatestSubscription, ok bool) {
+// in the group, found is false. The caller must hold g.mu.
+func (g *Group) removeLocked(r Ref) (sub *LatestSubscription, found bool) {
 	switch {
 	case r.c == nil:
 	case g.members == nil:
-		if ok = g.one == r; ok {
+		if found = g.one == r; found {
 			g.one = Ref{}
 		}
 	case g.members.set != nil:
-		if sub, ok = g.members.set.remove(r); ok && g.members.set.broadcasting && !r.IsClosed() {
+		if sub, found = g.members.set.remove(r); found && g.members.set.broadcasting && !r.IsClosed() {
 			g.members.set.removed.add(r)
 		}
 	default:
 		few := &g.members.list
 		if place := few.indexOf(r.c); place >= 0 && few.refs[place] == r {
-			sub, ok = few.subscriptionAt(place), true
+			sub, found = few.subscriptionAt(place), true
 			few.swapRemoveAt(place)
 		}
 	}
-	return sub, ok
+	return sub, found
 }
 
-// shrinkRepresentation stores the members in the smallest of the group's three forms that suits their number. The
+// shrinkRepresentationLocked stores the members in the smallest of the group's three forms that suits their number. The
 // caller must hold g.mu.
-func (g *Group) shrinkRepresentation() {
+func (g *Group) shrinkRepresentationLocked() {
 	m := g.members
 	if m != nil && m.set != nil && m.set.count <= minSetLen && !m.set.broadcasting {
 		m.list, m.set = m.set.toConnList(), nil
@@ -162,7 +162,7 @@ func (g *Group) Broadcast(p []byte) (postedConns, fullConns int) {
 	defer g.mu.Unlock()
 	g.members.set.broadcasting = false
 	g.members.set.removed.clear()
-	g.shrinkRepresentation()
+	g.shrinkRepresentationLocked()
 	return t.sent, t.full
 }
 
@@ -205,7 +205,7 @@ func (g *Group) removeClosedLocked(closed []Ref) {
 		g.removeLocked(r)
 	}
 	if len(closed) > 0 {
-		g.shrinkRepresentation()
+		g.shrinkRepresentationLocked()
 	}
 }
 

@@ -154,11 +154,11 @@ func (c *Conn) IsPaused() bool {
 // error may close the connection. In this case, input that the kernel has received may be lost.
 func (c *Conn) SetReading(enabled bool) {
 	if !c.isInputTaken() {
-		c.setReadPausedState(enabled)
+		c.setReadingEnabled(enabled)
 	}
 }
 
-func (c *Conn) setReadPausedState(enabled bool) {
+func (c *Conn) setReadingEnabled(enabled bool) {
 	switch {
 	case enabled && c.is(readPaused):
 		c.state &^= readPaused

@@ -96,8 +96,8 @@ func (s *HeartbeatSweep) StartSlice(now time.Duration, numChunks int) {
 
 func (s *HeartbeatSweep) maxHeartbeatEarliness() time.Duration { return s.period/2 + 1<<24 }
 
-// NextChunk returns the index of the next chunk of connections to visit. If no further chunk is due now, ok is false.
-func (s *HeartbeatSweep) NextChunk(numChunks int) (chunk int, ok bool) {
+// NextChunk returns the index of the next chunk of connections to visit. If no further chunk is due now, due is false.
+func (s *HeartbeatSweep) NextChunk(numChunks int) (chunk int, due bool) {
 	if numChunks == 0 || s.NextDueTime(numChunks) > s.now {
 		return 0, false
 	}

@@ -185,7 +185,7 @@ func (c *Conn) updateAndReportInputPaused() bool {
 // pauseReadingAtHighWater pauses reading if more than HighWater bytes are unsent. It reports whether reading is paused
 // because of unsent output.
 func (c *Conn) pauseReadingAtHighWater() (isPaused bool) {
-	if !c.is(overHighWater|relayed) && c.UnsentAndDroppedBytes()+c.directSentInEvent() > c.runtime.highWater() {
+	if !c.is(overHighWater|relayed) && c.UnsentAndDroppedBytes()+c.directSentInEvent() > c.runtime.currentHighWater() {
 		c.state |= overHighWater
 		c.runtime.Counters.Add(Paused, 1)
 	}
@@ -202,7 +202,7 @@ func (c *Conn) resumeAndScheduleDrainedIfLow() {
 	if c.extra != nil && c.extra.droppedMessages > c.extra.reportedMissed {
 		c.scheduleMissedIfLow()
 	}
-	if !c.is(overHighWater) || c.UnsentAndDroppedBytes() > c.runtime.lowWater() {
+	if !c.is(overHighWater) || c.UnsentAndDroppedBytes() > c.runtime.currentLowWater() {
 		return
 	}
 	c.endHighWaterPause()

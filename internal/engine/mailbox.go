@@ -26,7 +26,7 @@ const (
 	RequestLatest
 )
 
-// QueuedRequest is a request in a mailbox. TakeAllQueued returns the bytes of all requests in a single slice. Size is
+// QueuedRequest is a request in a mailbox. TakeQueued returns the bytes of all requests in a single slice. Size is
 // the number of these bytes that belong to this request. For a request with shared bytes, Size is 0.
 type QueuedRequest struct {
 	Conn   *Conn
@@ -49,8 +49,8 @@ func (m QueuedRequest) releaseShared() {
 	}
 }
 
-// DropIfCarriesBytes drops the request if it carries bytes to send. It reports whether the request was dropped.
-func (m QueuedRequest) DropIfCarriesBytes() (dropped bool) {
+// DropIfSendOrBroadcast drops the request if it carries bytes to send. It reports whether the request was dropped.
+func (m QueuedRequest) DropIfSendOrBroadcast() (dropped bool) {
 	if m.Kind != RequestSend && m.Kind != RequestBroadcast {
 		return false
 	}
@@ -179,20 +179,20 @@ func (l *Limits) SingleMailboxLimits(numLoops int) (maxRequests, maxBytes int) {
 	return min(l.MaxMail, max(share/QueuedRequestSize, minMailboxRequests)), min(l.MaxMailBytes, max(share, minMailboxBytes))
 }
 
-// DelayOutput makes the mailbox delay small output by cfg.WriteDelay; see Mailbox. If WriteDelay is 0, it has no
+// EnableOutputDelay makes the mailbox delay small output by cfg.WriteDelay; see Mailbox. If WriteDelay is 0, it has no
 // effect.
-func (b *Mailbox) DelayOutput(cfg *Config) {
+func (b *Mailbox) EnableOutputDelay(cfg *Config) {
 	if cfg.WriteDelay > 0 {
 		b.maxDelayedBytes = max(min(b.MaxBytes, cfg.Limits.MaxUnsent)/4, 1)
 	}
 }
 
 // Mailbox is the queue of requests to the connections of one owner. The owner is a loop or a goroutine. Any goroutine
-// may call Put, but only the owner may call TakeAllQueued.
+// may call Put, but only the owner may call TakeQueued.
 //
 // The memory of a request is counted from the call of Put until the owner has handled the request and called Recycle.
 //
-// After a call of DelayOutput, the mailbox delays small output, so that several messages can be sent together.
+// After a call of EnableOutputDelay, the mailbox delays small output, so that several messages can be sent together.
 // HasRequests does not report delayed output before the owner calls ReleaseDelayed. A large message or much queued
 // output ends the delay.
 //
@@ -229,7 +229,7 @@ type Mailbox struct {
 	// the set of the current run, or nil.
 	batchRun uint64
 	batchSet *connSet
-	// Memory of the last TakeAllQueued, kept for reuse.
+	// Memory of the last TakeQueued, kept for reuse.
 	spareQueue       []QueuedRequest
 	spareData        []byte
 	nonEmpty         atomic.Bool // requests that must not wait are queued; read without the lock
@@ -249,7 +249,7 @@ type waitingSender struct {
 }
 
 // Put queues r for the connection c if generation is the current generation of c. It fails with ErrClosed, ErrFull or
-// errRemoved. If Put fails, r is not queued. After each call, the caller must wake the owner if OwnerMustWake returns
+// errRemoved. If Put fails, r is not queued. After each call, the caller must wake the owner if MustWakeOwnerAfterPut returns
 // true.
 func (b *Mailbox) Put(c *Conn, generation uint32, r Request) error {
 	b.mu.Lock()
@@ -331,9 +331,9 @@ func (b *Mailbox) ReleaseDelayed() {
 }
 
 // EnsureDelayEnd returns the time at which the owner must call ReleaseDelayed, because the delay of the queued output
-// ends. If no output is delayed, ok is false. The first call of EnsureDelayEnd after output was queued starts the
+// ends. If no output is delayed, isDelayed is false. The first call of EnsureDelayEnd after output was queued starts the
 // delay.
-func (b *Mailbox) EnsureDelayEnd(rt *Runtime) (at time.Duration, ok bool) {
+func (b *Mailbox) EnsureDelayEnd(rt *Runtime) (at time.Duration, isDelayed bool) {
 	if !b.hasDelayed.Load() {
 		return 0, false
 	}
@@ -343,8 +343,8 @@ func (b *Mailbox) EnsureDelayEnd(rt *Runtime) (at time.Duration, ok bool) {
 	return b.delayEnd, true
 }
 
-// OwnerMustWake reports whether the caller of Put must wake the mailbox's owner. putErr is the result of Put.
-func (b *Mailbox) OwnerMustWake(putErr error) bool {
+// MustWakeOwnerAfterPut reports whether the caller of Put must wake the mailbox's owner. putErr is the result of Put.
+func (b *Mailbox) MustWakeOwnerAfterPut(putErr error) bool {
 	if b.maxDelayedBytes == 0 {
 		return putErr == nil
 	}
@@ -360,12 +360,12 @@ func (b *Mailbox) appendUrgent(q QueuedRequest) {
 	b.nonEmpty.Store(true)
 }
 
-func (b *Mailbox) markNonEmptyAndGrowIfNeeded(dataSize int) {
+func (b *Mailbox) markNonEmptyAndGrowIfNeeded(extraDataSize int) {
 	if b.queuedMemory == 0 && b.maxDelayedBytes == 0 {
 		b.nonEmpty.Store(true)
 	}
-	if b.queuedMemory == 0 || len(b.queue) == cap(b.queue) || dataSize > cap(b.data)-len(b.data) {
-		b.growQueue(dataSize)
+	if b.queuedMemory == 0 || len(b.queue) == cap(b.queue) || extraDataSize > cap(b.data)-len(b.data) {
+		b.growQueue(extraDataSize)
 	}
 }
 
@@ -412,18 +412,18 @@ func (b *Mailbox) TakeMissedBroadcastCount() int64 {
 
 func (b *Mailbox) HasRequests() bool { return b.nonEmpty.Load() }
 
-func (b *Mailbox) growQueue(dataSize int) {
+func (b *Mailbox) growQueue(extraDataSize int) {
 	requestCap, dataCap := cap(b.queue), cap(b.data)
 	if len(b.queue) == requestCap {
 		requestCap = max(2*requestCap, minQueueCap)
 	}
-	dataSize += len(b.data)
+	extraDataSize += len(b.data)
 	switch {
-	case dataSize <= dataCap:
-	case b.Small || dataSize > maxKeptData:
-		dataCap = minBufferSize << sizeClass(dataSize)
+	case extraDataSize <= dataCap:
+	case b.Small || extraDataSize > maxKeptData:
+		dataCap = minBufferSize << sizeClass(extraDataSize)
 	default:
-		dataCap = min(max(dataSize, 2*dataCap), maxKeptData)
+		dataCap = min(max(extraDataSize, 2*dataCap), maxKeptData)
 	}
 	b.recountQueuedMemory(requestCap, dataCap)
 	if requestCap > cap(b.queue) {
@@ -498,10 +498,10 @@ func (b *Mailbox) wakeSendersThatFit() {
 	}
 }
 
-// TakeAllQueued removes all queued requests and returns them with their data. If output is still delayed and other
-// requests need not wait for it, TakeAllQueued takes only those other requests. The caller must pass the results to
+// TakeQueued removes all queued requests and returns them with their data. If output is still delayed and other
+// requests need not wait for it, TakeQueued takes only those other requests. The caller must pass the results to
 // Recycle.
-func (b *Mailbox) TakeAllQueued() (requests []QueuedRequest, data []byte) {
+func (b *Mailbox) TakeQueued() (requests []QueuedRequest, data []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.urgent) > 0 && !b.released {
@@ -531,9 +531,9 @@ func (b *Mailbox) TakeAllQueued() (requests []QueuedRequest, data []byte) {
 
 const maxKeptSmall = 8
 
-// Recycle takes back the memory of requests that TakeAllQueued has returned. It keeps some of the memory for reuse and
-// frees the rest. The caller must subtract releasedMemory from the counter Buffered.
-func (b *Mailbox) Recycle(requests []QueuedRequest, data []byte) (releasedMemory int) {
+// Recycle takes back the memory of requests that TakeQueued has returned. It keeps some of the memory for reuse and
+// frees the rest. The caller must subtract memoryToUncount from the counter Buffered.
+func (b *Mailbox) Recycle(requests []QueuedRequest, data []byte) (memoryToUncount int) {
 	clear(requests)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -549,8 +549,8 @@ func (b *Mailbox) Recycle(requests []QueuedRequest, data []byte) (releasedMemory
 	} else if data != nil {
 		b.spareData = data[:0]
 	}
-	releasedMemory, b.takenMemory = b.takenMemory, 0
-	return releasedMemory
+	memoryToUncount, b.takenMemory = b.takenMemory, 0
+	return memoryToUncount
 }
 
 // RejectFurtherPosts makes later calls of Put fail with ErrClosed, and wakes the waiting senders. Requests that are

@@ -57,7 +57,7 @@ func TestMailboxBoundsBytes(t *testing.T) {
 	wantErr(t, "a message over the bound into an empty box", o.open(1).Ref().Send(big), nil)
 	wantErr(t, "a byte more", o.open(2).Ref().Send([]byte("x")), ErrFull)
 	wantErr(t, "a request to close", o.open(3).Ref().Close(), nil)
-	o.box.TakeAllQueued()
+	o.box.TakeQueued()
 	wantErr(t, "a message of the bound", o.open(4).Ref().Send(big[1:]), nil)
 	wantErr(t, "a byte more", o.open(5).Ref().Send([]byte("x")), ErrFull)
 }
@@ -69,7 +69,7 @@ func TestMailboxClose(t *testing.T) {
 	o.box.RejectFurtherPosts()
 	wantErr(t, "Send after Close", r.Send([]byte("after")), ErrClosed)
 	wantErr(t, "Close after Close", r.Close(), ErrClosed)
-	if mail, data := o.box.TakeAllQueued(); len(mail) != 1 || string(data) != "before" {
+	if mail, data := o.box.TakeQueued(); len(mail) != 1 || string(data) != "before" {
 		t.Errorf("took %d messages, %q; want the one from before", len(mail), data)
 	}
 }
@@ -79,7 +79,7 @@ func TestMailboxDelay(t *testing.T) {
 	o := newMailboxOwner(100, 1000)
 	o.host.WriteDelay = time.Second
 	o.box.Counters = o.host.Counters
-	o.box.DelayOutput(&o.host.Config)
+	o.box.EnableOutputDelay(&o.host.Config)
 	var refs []Ref
 	for slot := range uint32(3) {
 		refs = append(refs, o.open(slot).Ref())
@@ -88,7 +88,7 @@ func TestMailboxDelay(t *testing.T) {
 		t.Helper()
 		var got []RequestKind
 		if o.box.HasRequests() {
-			mail, data := o.box.TakeAllQueued()
+			mail, data := o.box.TakeQueued()
 			for _, m := range mail {
 				got = append(got, m.Kind)
 			}
@@ -99,7 +99,7 @@ func TestMailboxDelay(t *testing.T) {
 		}
 	}
 	wantErr(t, "Send", refs[0].Send([]byte("x")), nil)
-	if !o.box.OwnerMustWake(nil) || o.box.OwnerMustWake(nil) {
+	if !o.box.MustWakeOwnerAfterPut(nil) || o.box.MustWakeOwnerAfterPut(nil) {
 		t.Error("the owner must be woken once to set its timer")
 	}
 	wantErr(t, "Close of another", refs[1].Close(), nil)
@@ -129,7 +129,7 @@ func TestMailboxRoom(t *testing.T) {
 			for range n {
 				wantErr(t, "Send", r.Send(p), nil)
 			}
-			mail, data := o.box.TakeAllQueued()
+			mail, data := o.box.TakeQueued()
 			r.c.releasePostedAndWakeIfLow(len(data))
 			o.box.Recycle(mail, data)
 		}
@@ -201,7 +201,7 @@ func TestMailboxWakesSendersInOrder(t *testing.T) {
 		}
 		take := func(want ...*Conn) {
 			t.Helper()
-			mail, data := o.box.TakeAllQueued()
+			mail, data := o.box.TakeQueued()
 			var got []*Conn
 			for _, m := range mail {
 				got = append(got, m.Conn)
@@ -249,7 +249,7 @@ func TestRefOfReusedSlot(t *testing.T) {
 	wantErr(t, "Send to the connection before", old.Send([]byte("x")), ErrClosed)
 	wantErr(t, "Put for the connection before", o.box.Put(c, old.generation, Request{Kind: RequestSend, Bytes: []byte("x")}), ErrClosed)
 	wantErr(t, "Send to this one", c.Ref().Send([]byte("x")), nil)
-	if mail, _ := o.box.TakeAllQueued(); len(mail) != 1 {
+	if mail, _ := o.box.TakeQueued(); len(mail) != 1 {
 		t.Errorf("took %d messages, want 1", len(mail))
 	}
 }

@@ -44,7 +44,7 @@ func (c *Conn) RequestLayerInsertion(newLayer func(*Conn) Layer) error {
 	case c.is(handshaking) || c.layer() != nil || c.isInputTaken() || c.fileQueueOrNil() != nil:
 		return ErrBadUse
 	}
-	c.setReadPausedState(false)
+	c.setReadingEnabled(false)
 	c.ensureRare().pendingLayer = &pendingLayer{newLayer: newLayer}
 	return nil
 }
@@ -112,10 +112,10 @@ func (c *Conn) cancelPendingLayerAndHandleDeferred() {
 	}
 }
 
-// deferRequestIfLayerPending stores req and data if c waits until an inserted layer has completed its handshake. It
+// deferIfLayerPendingOrCloseIfFull stores req and data if c waits until an inserted layer has completed its handshake. It
 // stores neither broadcasts nor requests that continue the handshake. If too many requests are already stored, it
 // closes the connection with ErrFull and returns false.
-func (c *Conn) deferRequestIfLayerPending(req QueuedRequest, data []byte) (deferred bool) {
+func (c *Conn) deferIfLayerPendingOrCloseIfFull(req QueuedRequest, data []byte) (deferred bool) {
 	if !c.hasPendingLayer() || !c.is(open) || req.Kind == RequestResumeLayer || req.Kind == RequestBroadcast {
 		return false
 	}

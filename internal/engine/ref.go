@@ -129,9 +129,9 @@ func (r Ref) Location() (ownerIndex int, slot, generation uint32) {
 	return r.c.runtime.Index, r.c.slot, r.generation
 }
 
-// ConnOwnedBy returns the connection if it belongs to the owner with the Runtime rt and has not begun to close.
-// Otherwise, it returns nil. Only this owner may call ConnOwnedBy.
-func (r Ref) ConnOwnedBy(rt *Runtime) *Conn {
+// ConnIfOwnedBy returns the connection if it belongs to the owner with the Runtime rt and has not begun to close.
+// Otherwise, it returns nil. Only this owner may call ConnIfOwnedBy.
+func (r Ref) ConnIfOwnedBy(rt *Runtime) *Conn {
 	if r.IsClosed() || r.c.runtime != rt {
 		return nil
 	}
@@ -214,14 +214,14 @@ func (r Ref) LocalAddr() (local netip.AddrPort, ok bool) {
 	return local, ok
 }
 
-// Value returns Conn.Value. If the connection has begun to close, ok is false.
-func (r Ref) Value() (v any, ok bool) {
-	ok = r.callLockedIfOpen(func(c *Conn) {
+// Value returns Conn.Value. If the connection has begun to close, isOpen is false.
+func (r Ref) Value() (v any, isOpen bool) {
+	isOpen = r.callLockedIfOpen(func(c *Conn) {
 		if v = c.userData; v != nil {
 			if o, is := v.(ConnHandler); is { // not c.ConnHandler, because only the owner may read c.state
 				v = o.Value()
 			}
 		}
 	})
-	return v, ok
+	return v, isOpen
 }

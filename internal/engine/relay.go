@@ -72,7 +72,7 @@ func (r Ref) newRelayRequest() *Shared {
 // the worker has finished. If c or requester is not free, for example because it is in another relay, requester is
 // closed with ErrBadUse. If requester has closed in the meantime, c is closed.
 func (c *Conn) acceptRelayOrCloseRequester(requester Ref) {
-	o, here := requester.ConnOwnedBy(c.runtime), c.Ref()
+	o, here := requester.ConnIfOwnedBy(c.runtime), c.Ref()
 	near := c.runtime.Loop != nil && o != nil
 	switch {
 	case c.isRelayedTo(requester): // both have asked
@@ -107,7 +107,7 @@ func (c *Conn) isRelayedTo(partner Ref) bool {
 		return false
 	}
 	if near := c.localPartner(); near != nil {
-		return near == partner.ConnOwnedBy(c.runtime)
+		return near == partner.ConnIfOwnedBy(c.runtime)
 	}
 	return c.remotePartner().ref == partner
 }
@@ -364,7 +364,7 @@ func (c *Conn) resumeLocalPartnerReading() {
 		return
 	}
 	if o := c.localPartner(); o != nil {
-		o.setReadPausedState(true)
+		o.setReadingEnabled(true)
 		c.runtime.Loop.PerformActionsLater(o)
 	}
 }
@@ -381,7 +381,7 @@ func (c *Conn) postPartnerResumeIfLow() {
 	r.ref.postDo(func(o *Conn) {
 		if r := o.remotePartner(); r != nil {
 			r.unacknowledged = 0
-			o.setReadPausedState(true)
+			o.setReadingEnabled(true)
 		}
 	})
 }
@@ -403,15 +403,15 @@ func (c *Conn) forwardEOFToPartner() {
 func (c *Conn) closePartner(reason error) {
 	if o := c.localPartner(); o != nil {
 		if !o.is(closing) {
-			o.closeBecauseOfPartner(reason)
+			o.closeWithPartnerReason(reason)
 			c.runtime.Loop.PerformActionsLater(o)
 		}
 		return
 	}
-	c.extra.remotePartner.ref.postDo(func(o *Conn) { o.closeBecauseOfPartner(reason) })
+	c.extra.remotePartner.ref.postDo(func(o *Conn) { o.closeWithPartnerReason(reason) })
 }
 
-func (c *Conn) closeBecauseOfPartner(reason error) {
+func (c *Conn) closeWithPartnerReason(reason error) {
 	if reason != nil && reason != io.EOF && !c.is(closing) {
 		c.ensureExtra().layerCloseSent = true // no close_notify, so that the peer detects missing data
 	}

@@ -81,10 +81,10 @@ type Runtime struct {
 	MinDirectSend int
 	// ReceiveDirect, if set, receives bytes into p without blocking. It returns 0 if no bytes are available, at EOF and
 	// after an error. Any goroutine may call it. c must not be closed during the call. See
-	// Ref.ReceiveWhileReadingIsOff.
+	// Ref.ReceiveAssumingReadingOff.
 	ReceiveDirect func(c *Conn, p []byte) (n int)
 	// SendFromOthers, if set, is like SendDirect, but any goroutine may call it. c must not be closed during the call.
-	// See Ref.SendWhileOutputIsEmpty.
+	// See Ref.SendAssumingEmptyOutput.
 	SendFromOthers func(c *Conn, p []byte, behind [][]byte) (n int)
 	// SendToPartner, if set, sends p to a relay partner that has another owner, without blocking. It returns the number
 	// of bytes sent. If the partner is closed, it returns 0.

@@ -275,7 +275,7 @@ func (s *sim) shutWrite(l *life) {
 	s.check(c.is(closing) || c.is(relayed) || l.finishing, "%v: shut, and nobody has asked for it", l)
 	s.log("%v: shut", l)
 	l.shut = true
-	c.MarkWriteShutAndStartLinger()
+	c.MarkWriteShutAndLingerIfClosing()
 	if c.is(closing) {
 		s.check(c.extra.expiry == s.now+simLinger, "%v: lingers until %v, now is %v", l, c.extra.expiry, s.now)
 	}

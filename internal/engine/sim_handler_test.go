@@ -198,7 +198,7 @@ func (s *sim) handlerCloses(l *life) {
 	s.log("%v: handler closes for %v", l, why)
 	l.allowReasons(why)
 	if s.dice.intN(4) == 0 {
-		l.conn.CloseAfterPeerEOF(why)
+		l.conn.CloseWaitingForPeerEOF(why)
 	} else {
 		l.conn.CloseWith(why)
 	}

@@ -128,7 +128,7 @@ func (s *sim) acceptsRequests(l *life) bool {
 // deliverRequests takes and delivers the requests, and drives connections after each or after all.
 func (s *sim) deliverRequests() {
 	s.check(s.box.HasRequests() == (len(s.posts) > 0), "Waiting is %v with %d messages in the box", s.box.HasRequests(), len(s.posts))
-	mail, data := s.box.TakeAllQueued()
+	mail, data := s.box.TakeQueued()
 	rest := data
 	s.check(len(mail) == len(s.posts), "took %d messages, want %d", len(mail), len(s.posts))
 	posts, each := s.posts, s.dice.intN(2) == 0

@@ -31,7 +31,7 @@ package engine
 //	closingWrite     the write side is shut after all output       CloseWrite
 //	yielded          buffered input waits for a later iteration    YieldInput | ClearYield, MakeDeferredHandlerCalls
 //	closing          no more input is passed on; see closeReason   CloseWith
-//	shut             the write side is shut                        MarkWriteShutAndStartLinger
+//	shut             the write side is shut                        MarkWriteShutAndLingerIfClosing
 //	failed           close immediately                             Abort, OnTransportError
 //
 // The remaining bits count the peer's unanswered heartbeats, up to 255.

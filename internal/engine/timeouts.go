@@ -26,8 +26,8 @@ func (c *Conn) TimeSinceInput() (d time.Duration, ok bool) {
 
 // NextTimerDeadlineOrExpiry returns the connection's expiry time or the time of NextTimerOrDeadline, whichever is
 // earlier. The expiry time is the time limit of a dial, a handshake or a close, or of sending output after the peer's
-// EOF. If neither time is set, ok is false.
-func (c *Conn) NextTimerDeadlineOrExpiry() (at time.Duration, ok bool) {
+// EOF. If neither time is set, scheduled is false.
+func (c *Conn) NextTimerDeadlineOrExpiry() (at time.Duration, scheduled bool) {
 	if c.extra == nil {
 		return 0, false
 	}
@@ -37,8 +37,8 @@ func (c *Conn) NextTimerDeadlineOrExpiry() (at time.Duration, ok bool) {
 }
 
 // NextTimerOrDeadline returns the next time at which a timer fires, a deadline passes or a pause by a rate limit ends.
-// CheckTimeouts should be called at most TimerTick after that time. If nothing is scheduled, ok is false.
-func (c *Conn) NextTimerOrDeadline() (at time.Duration, ok bool) {
+// CheckTimeouts should be called at most TimerTick after that time. If nothing is scheduled, scheduled is false.
+func (c *Conn) NextTimerOrDeadline() (at time.Duration, scheduled bool) {
 	if c.extra == nil || c.is(closing|failed|handshaking|openPending) || c.isExporting() {
 		return 0, false
 	}
@@ -203,7 +203,7 @@ func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 		limits[0] = newTimeLimitUnlessZero(c.outputWaitingSince(), l.WriteTimeout, ErrWriteTimeout)
 	}
 	if c.is(peerEOF) && c.handlerOrRelayDelaysClose() {
-		limits[1] = newTimeLimitUnlessZero(heard, c.runtime.idleTimeout(), ErrIdleTimeout)
+		limits[1] = newTimeLimitUnlessZero(heard, c.runtime.currentIdleTimeout(), ErrIdleTimeout)
 	}
 	if c.is(peerEOF|inputHeld|openPending|overHighWater|readPaused) || c.isReadRateExceeded() {
 		return // the peer need not send, or input is not read
@@ -221,7 +221,7 @@ func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 	case c.in != nil || c.partialMessageSince() > 0:
 		limits[2] = newTimeLimitUnlessZero(c.messageStartedAt(), l.MessageTimeout, ErrMessageTimeout)
 	default:
-		limits[2] = newTimeLimitUnlessZero(heard, c.runtime.idleTimeout(), ErrIdleTimeout)
+		limits[2] = newTimeLimitUnlessZero(heard, c.runtime.currentIdleTimeout(), ErrIdleTimeout)
 	}
 }
 
@@ -280,9 +280,9 @@ func (c *Conn) ExtendTimeouts(d time.Duration) {
 	c.fileQueueOrNil().extendProgressTimer(d, c.runtime.Clock())
 }
 
-// NextTimeout returns the next time at which CheckTimeouts may have something to do. If nothing is scheduled, ok is
+// NextTimeout returns the next time at which CheckTimeouts may have something to do. If nothing is scheduled, scheduled is
 // false. Later events may change the time.
-func (c *Conn) NextTimeout() (at time.Duration, ok bool) {
+func (c *Conn) NextTimeout() (at time.Duration, scheduled bool) {
 	at, _ = c.NextTimerDeadlineOrExpiry()
 	if !c.is(closing | handshaking | failed) {
 		var limits [3]timeLimit

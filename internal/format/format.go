@@ -25,9 +25,9 @@ func Whole(v float64) string {
 	return separateThousands(strconv.FormatFloat(v, 'f', 0, 64))
 }
 
-// Number formats v with up to three significant digits, such as 0.123 or 1.5. It formats values of 1,000 and more as
+// Rounded formats v with up to three significant digits, such as 0.123 or 1.5. It formats values of 1,000 and more as
 // integers, such as 1,235. It returns "" for NaN and infinities.
-func Number(v float64) string {
+func Rounded(v float64) string {
 	switch {
 	case !isFinite(v):
 		return ""
@@ -42,10 +42,10 @@ func Number(v float64) string {
 }
 
 // Bytes formats a size in the largest suitable binary unit, such as 1.5 KiB. It returns "" for NaN and infinities.
-func Bytes(size float64) string { return formatScaled(size, sizes, Number) }
+func Bytes(size float64) string { return formatScaled(size, sizes, Rounded) }
 
 // Seconds formats a duration in the unit s, ms, µs or ns, such as 1.2 ms. It returns "" for NaN and infinities.
-func Seconds(seconds float64) string { return formatScaled(seconds, times, Number) }
+func Seconds(seconds float64) string { return formatScaled(seconds, times, Rounded) }
 
 // Latency formats a non-negative duration like Seconds, but keeps trailing zeros to align columns, such as 1.20 ms.
 func Latency(d time.Duration) string {
@@ -94,7 +94,7 @@ func Clock(seconds float64) string {
 		sign, tenths = "-", -tenths
 	}
 	if tenths >= 1e15 {
-		return sign + Number(tenths/10) + " s"
+		return sign + Rounded(tenths/10) + " s"
 	}
 	t := int64(tenths)
 	text := padTwoDigits(t / 10 % 60)
@@ -113,7 +113,7 @@ func Percent(share float64) string {
 	if !isFinite(share) {
 		return ""
 	}
-	return Number(share*100) + " %"
+	return Rounded(share*100) + " %"
 }
 
 // Percentile returns the name of a percentile, such as p99.9. p ranges from 0 to 100.

@@ -108,7 +108,7 @@ func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppr
 	e := t.entries[m]
 	if e == nil {
 		if len(t.entries) >= MaxMessages && now.Sub(t.lastSweep) >= Interval {
-			t.moveOldEntriesIntoShared(now)
+			t.moveOldEntriesIntoSharedLocked(now)
 		}
 		if e = &t.shared; len(t.entries) < MaxMessages {
 			e = new(entry)
@@ -123,9 +123,9 @@ func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppr
 	return true, suppressed
 }
 
-// moveOldEntriesIntoShared removes the entries of messages that were not written within the last Interval. It adds the
+// moveOldEntriesIntoSharedLocked removes the entries of messages that were not written within the last Interval. It adds the
 // numbers of suppressed messages of these entries to t.shared.
-func (t *rateTable) moveOldEntriesIntoShared(now time.Time) {
+func (t *rateTable) moveOldEntriesIntoSharedLocked(now time.Time) {
 	t.lastSweep = now
 	for m, e := range t.entries {
 		if !e.isRecent(now) {

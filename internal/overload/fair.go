@@ -63,20 +63,20 @@ type sketchRow struct {
 // depends on the estimated arrivals of source. Without an estimate, flat is the probability. The constant certain
 // stands for the probability 1. If flat is 0, no arrival is admitted. isCounted reports whether the arrival was
 // counted. Arrivals from sources with the weight 0, for example, are not counted.
-func (f *fairShares) countAndAdmitByChance(source netip.Addr, flat uint32) (admitted, isCounted bool) {
+func (f *fairShares) countAndAdmitByChance(source netip.Addr, flatProbability uint32) (admitted, isCounted bool) {
 	weight, current, next := f.weights.weightOf(source), f.current.Load(), f.next.Load()
 	if weight == 0 || !source.IsValid() || current == nil && next == nil {
-		return isLucky(flat), false
+		return isLucky(flatProbability), false
 	}
 	key := pickOneOfSourceKeys(source, weight)
 	if next != nil {
 		next.countAndGetProbability(&key)
 	}
 	if current == nil {
-		return isLucky(flat), true
+		return isLucky(flatProbability), true
 	}
 	probability := current.countAndGetProbability(&key)
-	return flat > 0 && isLucky(probability), true
+	return flatProbability > 0 && isLucky(probability), true
 }
 
 // sourceKey identifies a source. It contains an IPv4 address or the first 64 bits of an IPv6 address. An address with a
@@ -114,7 +114,7 @@ func isLucky(probability uint32) bool {
 // updateIfDue updates the estimates and probabilities at the end of each interval. flat is the share of all arrivals
 // that may be admitted. The constant certain means all arrivals. If hasCredits is true, the number of admitted arrivals
 // is also limited to the recent number of admitted requests, multiplied by the constant headroom.
-func (f *fairShares) updateIfDue(now time.Duration, flat uint32, hasCredits bool) {
+func (f *fairShares) updateIfDue(now time.Duration, flatProbability uint32, hasCredits bool) {
 	if now < f.updateAt {
 		return
 	}
@@ -126,7 +126,7 @@ func (f *fairShares) updateIfDue(now time.Duration, flat uint32, hasCredits bool
 	current, next := f.current.Load(), f.next.Load()
 	for _, s := range []*sourceSketch{current, next} {
 		if s != nil {
-			s.updateRows(float64(flat)/certain, limit)
+			s.updateRows(float64(flatProbability)/certain, limit)
 		}
 	}
 	switch {

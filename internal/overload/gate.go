@@ -323,7 +323,7 @@ func (g *Gate) Tick(now time.Duration) (untilNext time.Duration) {
 		}
 	case counting:
 		if now-g.intervalAt >= growthInterval {
-			g.endIntervalAndLimitIfGrowing(now, target, waiting)
+			g.endIntervalAndUpdateState(now, target, waiting)
 		}
 	case limiting:
 		g.adjustCreditsOrStopLimiting(now, target, waiting)
@@ -367,10 +367,10 @@ func (g *Gate) startGrowthInterval(now time.Duration) {
 	g.intervalAt, g.minDelay, g.started, g.grown, g.measured = now, math.MaxInt64, 0, 0, false
 }
 
-// endIntervalAndLimitIfGrowing evaluates the interval that ends now. If the queue grows or the delay exceeds maxDelay,
+// endIntervalAndUpdateState evaluates the interval that ends now. If the queue grows or the delay exceeds maxDelay,
 // the Gate begins to limit requests. If the delay was within the target for quietTime, the Gate stops measuring every
 // request.
-func (g *Gate) endIntervalAndLimitIfGrowing(now, target time.Duration, waiting int64) {
+func (g *Gate) endIntervalAndUpdateState(now, target time.Duration, waiting int64) {
 	if g.growing++; g.minDelay <= target || float64(g.grown) < fastGrowth*float64(g.started)+3 {
 		g.growing = 0
 	}
@@ -384,7 +384,7 @@ func (g *Gate) endIntervalAndLimitIfGrowing(now, target time.Duration, waiting i
 		// By Little's law, this is the number of requests that start within the target.
 		g.exactCredit = float64(g.started) * float64(target) / float64(now-g.intervalAt)
 		g.adjustAt = now
-		g.storeCreditsAndDropLimit(target)
+		g.storeCreditsAndMaxWait(target)
 		g.enterState(limiting, now)
 		return
 	case g.baseWaiting == 0 && g.measured: // without a measured request, waiting omits requests admitted before counting began
@@ -417,10 +417,10 @@ func (g *Gate) adjustCreditsOrStopLimiting(now, target time.Duration, waiting in
 		g.exactCredit *= max(1-decrease*excess, 0.5)
 	}
 	g.lastShed = shed
-	g.storeCreditsAndDropLimit(target)
+	g.storeCreditsAndMaxWait(target)
 }
 
-func (g *Gate) storeCreditsAndDropLimit(target time.Duration) {
+func (g *Gate) storeCreditsAndMaxWait(target time.Duration) {
 	g.exactCredit = min(max(g.exactCredit, 1), maxCredits)
 	g.credits.Store(int64(g.exactCredit))
 	g.dropAfter.Store(int64(2 * target))

@@ -224,7 +224,7 @@ func (m *Manager) signalLevel(a Action, now, lag time.Duration, s *Sample) (leve
 	return level, holdFor
 }
 
-func (m *Manager) beginOrEndAction(a Action, now time.Duration, level float64, delay time.Duration) {
+func (m *Manager) beginOrEndAction(a Action, now time.Duration, level float64, holdFor time.Duration) {
 	bit := uint32(1) << a
 	switch active := m.active.Load()&bit != 0; {
 	case !active && level < 1:
@@ -233,7 +233,7 @@ func (m *Manager) beginOrEndAction(a Action, now time.Duration, level float64, d
 		if !m.signalled[a] {
 			m.signalled[a], m.since[a] = true, now
 		}
-		if now-m.since[a] >= delay {
+		if now-m.since[a] >= holdFor {
 			m.since[a], m.quietAt[a] = now, now
 			m.active.Or(bit)
 		}

@@ -59,7 +59,7 @@ func (c *Chart) toDownsampledChartData() chartData {
 		x, y := dropInvalidXAndSort(s.X, s.Y, d.X.Log, c.Y.Log)
 		if len(x) > maxPoints {
 			d.Left = append(d.Left, fmt.Sprintf("%s has %s points; at most %s are shown, including the minimum and maximum of each interval.",
-				s.Name, format.Number(float64(len(x))), format.Number(maxPoints)))
+				s.Name, format.Rounded(float64(len(x))), format.Rounded(maxPoints)))
 			x, y = downsample(x, y)
 		}
 		one := seriesData{Name: s.Name, Dashed: s.Dashed, Points: s.Points, Y: make([]*float64, len(y))}

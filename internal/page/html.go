@@ -119,15 +119,15 @@ func groupAdjacentCharts(parts []Part) (groups [][]Part) {
 	return groups
 }
 
-// contentSecurityPolicy returns a Content-Security-Policy that allows the given style and script and no others. If
+// contentSecurityPolicy returns a Content-Security-Policy that allows the given inlineStyle and inlineScript and no others. If
 // allowConnectSelf is true, the page may also connect to its own server.
-func contentSecurityPolicy(style, script string, allowConnectSelf bool) string {
+func contentSecurityPolicy(inlineStyle, inlineScript string, allowConnectSelf bool) string {
 	connect := "'none'"
 	if allowConnectSelf {
 		connect = "'self'"
 	}
 	return fmt.Sprintf("default-src 'none'; script-src %s; style-src %s; img-src data:; connect-src %s; base-uri 'none'; form-action 'none'",
-		cspHash(script), cspHash(style), connect)
+		cspHash(inlineScript), cspHash(inlineStyle), connect)
 }
 
 func cspHash(text string) string {

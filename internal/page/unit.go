@@ -22,7 +22,7 @@ func (u Unit) Format(v float64) string {
 	case Clock:
 		return format.Clock(v)
 	}
-	return format.Number(v)
+	return format.Rounded(v)
 }
 
 // formatPercentile formats the percentile that one in oneInN values exceeds. For example, it returns "99.9 %" for

@@ -128,10 +128,10 @@ func (h *handshake) requestHandshakeSlot() {
 	h.limiter.startOrQueueHandshake(h)
 }
 
-// markInputEndedOrFail records that no more input will arrive. If the handshake is running, it may still complete, and
-// markInputEndedOrFail returns nil. Otherwise, the handshake fails. If the peer has sent nothing, the error is io.EOF.
+// markInputEndedFailUnlessRunning records that no more input will arrive. If the handshake is running, it may still complete, and
+// markInputEndedFailUnlessRunning returns nil. Otherwise, the handshake fails. If the peer has sent nothing, the error is io.EOF.
 // If the peer has sent a part of the handshake, the error is io.ErrUnexpectedEOF.
-func (h *handshake) markInputEndedOrFail() error {
+func (h *handshake) markInputEndedFailUnlessRunning() error {
 	h.mu.Lock()
 	h.inputEnded = true
 	nothing := len(h.in) == 0
@@ -199,11 +199,11 @@ func (h *handshake) setResultAndWakeOwner(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.isDone, h.err = true, err
-	h.wakeOwner()
+	h.wakeOwnerLocked()
 }
 
-// wakeOwner calls the owner's Wake, unless the handshake was aborted. The caller must hold h.mu.
-func (h *handshake) wakeOwner() {
+// wakeOwnerLocked calls the owner's Wake, unless the handshake was aborted. The caller must hold h.mu.
+func (h *handshake) wakeOwnerLocked() {
 	if !h.isAborted {
 		h.owner.Wake()
 	}
@@ -225,20 +225,20 @@ func (h *handshake) releaseCPUToken() {
 // other handshakes can use the token.
 func (h *handshake) readBlocking(p []byte) (int, error) {
 	for {
-		n, err := h.readFromWholeRecord(p)
+		n, err := h.tryReadFromWholeRecord(p)
 		if n > 0 || err != nil {
 			return n, err
 		}
 		h.releaseCPUToken()
-		if !h.waitInputOrEvictIfStalled() || !h.acquireCPUToken() {
+		if !h.waitInputUnlessEvicted() || !h.acquireCPUToken() {
 			return 0, net.ErrClosed
 		}
 	}
 }
 
-// waitInputOrEvictIfStalled waits for input. If a client sends nothing for stallTimeout and other handshakes are
+// waitInputUnlessEvicted waits for input. If a client sends nothing for stallTimeout and other handshakes are
 // queued, the server evicts the client's handshake. If the handshake is evicted or cancelled, the result is false.
-func (h *handshake) waitInputOrEvictIfStalled() (available bool) {
+func (h *handshake) waitInputUnlessEvicted() (available bool) {
 	var over <-chan time.Time
 	if !h.isClient { // a client does not limit the wait for a slow server
 		t := time.NewTimer(stallTimeout)
@@ -265,7 +265,7 @@ func (h *handshake) waitInputOrEvictIfStalled() (available bool) {
 	return false
 }
 
-func (h *handshake) readFromWholeRecord(p []byte) (int, error) {
+func (h *handshake) tryReadFromWholeRecord(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	in := h.in[h.consumed:]
@@ -282,7 +282,7 @@ func (h *handshake) readFromWholeRecord(p []byte) (int, error) {
 	default:
 		if h.isFull {
 			h.isFull = false
-			h.wakeOwner()
+			h.wakeOwnerLocked()
 		}
 		return 0, nil
 	}
@@ -302,6 +302,6 @@ func (h *handshake) appendOutputAndWakeOwner(p []byte) (int, error) {
 		return 0, net.ErrClosed
 	}
 	h.out = append(h.out, p...)
-	h.wakeOwner()
+	h.wakeOwnerLocked()
 	return len(p), nil
 }

@@ -71,7 +71,7 @@ func (g *HandshakeLimiter) startOrQueueEvictingStalled(h *handshake) (evicted *h
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.running < g.maxRunning {
-		g.startHandshakeGoroutine(h)
+		g.startHandshakeLocked(h)
 		return nil
 	}
 	h.queued = g.queue.PushBack(h)
@@ -86,7 +86,7 @@ func (g *HandshakeLimiter) startOrQueueEvictingStalled(h *handshake) (evicted *h
 	return evicted
 }
 
-func (g *HandshakeLimiter) startHandshakeGoroutine(h *handshake) {
+func (g *HandshakeLimiter) startHandshakeLocked(h *handshake) {
 	g.running++
 	g.goroutines.Add(1)
 	go h.runHandshake()
@@ -126,7 +126,7 @@ func (g *HandshakeLimiter) releaseSlotAndStartNext(h *handshake) {
 	if first := g.queue.Front(); first != nil {
 		next := g.queue.Remove(first).(*handshake)
 		next.queued = nil
-		g.startHandshakeGoroutine(next)
+		g.startHandshakeLocked(next)
 	}
 	g.mu.Unlock()
 	g.goroutines.Done()

@@ -44,7 +44,7 @@ func NewReloader(certFile, keyFile string, log *slog.Logger) (*Reloader, error) 
 func (r *Reloader) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if r.mu.TryLock() {
 		if time.Since(r.lastCheck) >= checkInterval {
-			switch attempted, err := r.loadIfChanged(false); {
+			switch attempted, err := r.loadIfChangedLocked(false); {
 			case !attempted:
 			case err != nil:
 				r.log.Error("certificate reload failed; keeping the old one", "cert", r.certFile, "key", r.keyFile, "error", err)
@@ -62,15 +62,15 @@ func (r *Reloader) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error
 func (r *Reloader) ReloadNow() (expires time.Time, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, err := r.loadIfChanged(true); err != nil {
+	if _, err := r.loadIfChangedLocked(true); err != nil {
 		return time.Time{}, err
 	}
 	return leafExpiryOrZero(r.current.Load()), nil
 }
 
-// loadIfChanged loads the certificate and key if one of the files has changed or force is true. If it did not try to
+// loadIfChangedLocked loads the certificate and key if one of the files has changed or force is true. If it did not try to
 // load them, attempted is false.
-func (r *Reloader) loadIfChanged(force bool) (attempted bool, err error) {
+func (r *Reloader) loadIfChangedLocked(force bool) (attempted bool, err error) {
 	r.lastCheck = time.Now()
 	cert, err := os.ReadFile(r.certFile)
 	key, keyErr := os.ReadFile(r.keyFile)

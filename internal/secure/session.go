@@ -260,7 +260,7 @@ func (s *Session) notOpenError() error {
 func (s *Session) MarkInputEnded() {
 	s.inputEnded = true
 	if h := s.hs.Load(); h != nil && s.err == nil {
-		if err := h.markInputEndedOrFail(); err != nil {
+		if err := h.markInputEndedFailUnlessRunning(); err != nil {
 			s.failHandshake(err)
 		}
 	}

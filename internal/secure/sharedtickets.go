@@ -69,9 +69,9 @@ func (s *SharedTicketKeys) readKeysUnchecked() (keys []TicketKey) {
 	return keys
 }
 
-// RenewIfDue returns the keys, newest first. If the newest key is a day old, it first adds a new key. If it cannot read
+// RenewIfDueAndGet returns the keys, newest first. If the newest key is a day old, it first adds a new key. If it cannot read
 // or change the shared keys, it returns a new key that is not shared.
-func (s *SharedTicketKeys) RenewIfDue(now time.Time) []TicketKey {
+func (s *SharedTicketKeys) RenewIfDueAndGet(now time.Time) []TicketKey {
 	for range maxTicketReads {
 		version := s.page.version.Load()
 		keys := s.Keys()
@@ -85,7 +85,7 @@ func (s *SharedTicketKeys) RenewIfDue(now time.Time) []TicketKey {
 		if version%2 != 0 || !s.page.version.CompareAndSwap(version, version+1) {
 			continue // another process has renewed them
 		}
-		s.writeKeys(keys)
+		s.writeKeysUnchecked(keys)
 		s.page.version.Store(version + 2)
 		return keys
 	}
@@ -100,10 +100,10 @@ func (s *SharedTicketKeys) SetInitialKeys(keys []TicketKey) {
 			valid = append(valid, k)
 		}
 	}
-	s.writeKeys(valid[:min(len(valid), MaxTicketKeys)])
+	s.writeKeysUnchecked(valid[:min(len(valid), MaxTicketKeys)])
 }
 
-func (s *SharedTicketKeys) writeKeys(keys []TicketKey) {
+func (s *SharedTicketKeys) writeKeysUnchecked(keys []TicketKey) {
 	for i := range s.page.keys {
 		to := &s.page.keys[i]
 		if i >= len(keys) {

@@ -87,7 +87,7 @@ func (t *TicketKeyRing) refreshKeysAndConfig(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.shared != nil {
-		t.keys = deriveTicketKeys(t.shared.RenewIfDue(now), t.listener)
+		t.keys = deriveTicketKeys(t.shared.RenewIfDueAndGet(now), t.listener)
 	} else {
 		t.keys = dropExpiredAndAddKeyIfDue(t.keys, now)
 	}

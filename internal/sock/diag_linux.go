@@ -195,10 +195,10 @@ func dumpAcceptedConns(q diagQuery, failAbove int, onSocketMessage func(m []byte
 	})
 }
 
-// SumConnSegments adds up the segments of all connections with the given local port in the calling thread's network
+// SumAcceptedConnSegments adds up the segments of all connections with the given local port in the calling thread's network
 // namespace. It skips connections that still wait to be accepted. It fails if there are more than failAbove
 // connections, and before Linux 4.6.
-func SumConnSegments(localPort uint16, failAbove int) (sum Segments, err error) {
+func SumAcceptedConnSegments(localPort uint16, failAbove int) (sum Segments, err error) {
 	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, failAbove, func(m []byte) error {
 		info := findNetlinkAttribute(m[diagMessageSize:], tcpInfoAttribute)
 		if len(info) < minTCPInfoSize {
@@ -212,9 +212,9 @@ func SumConnSegments(localPort uint16, failAbove int) (sum Segments, err error) 
 	return sum, err
 }
 
-// ListConns returns the connections with the given local port in the calling thread's network namespace. It skips
+// ListAcceptedConns returns the connections with the given local port in the calling thread's network namespace. It skips
 // connections that still wait to be accepted. It fails if there are more than failAbove connections.
-func ListConns(localPort uint16, failAbove int) (conns []ConnInfo, err error) {
+func ListAcceptedConns(localPort uint16, failAbove int) (conns []ConnInfo, err error) {
 	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, failAbove, func(m []byte) error {
 		conns = append(conns, parseConnInfo(m))
 		return nil

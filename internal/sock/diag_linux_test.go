@@ -90,7 +90,7 @@ func TestSumSegments(t *testing.T) {
 		dialConns(t, at, 2)
 		dialConns(t, listenWithoutAccepting(t, test.network, test.host, 100), 2)
 		for _, most := range []int{n, n - 1} {
-			got, err := SumConnSegments(at.Port(), most)
+			got, err := SumAcceptedConnSegments(at.Port(), most)
 			if want := (Segments{n, n * in, n * out}); (err != nil) != (most < n) || err == nil && got != want {
 				t.Errorf("%s: segments %+v, %v, with at most %d; want %+v", test.network, got, err, most, want)
 			}
@@ -147,7 +147,7 @@ func TestListConns(t *testing.T) {
 		var loud, told ConnInfo
 		testkit.WaitForFunc(t, func() bool {
 			var err error
-			if talks, err = ListConns(port, n); err != nil || len(talks) != n {
+			if talks, err = ListAcceptedConns(port, n); err != nil || len(talks) != n {
 				t.Fatalf("%s: %+v, %v; want %d", test.network, talks, err, n)
 			}
 			loud, told = find(talks, clients[1]), find(talks, clients[2])
@@ -161,7 +161,7 @@ func TestListConns(t *testing.T) {
 		if loud.Cookie == told.Cookie {
 			t.Errorf("%s: two connections have the cookie %d", test.network, loud.Cookie)
 		}
-		if talks, err := ListConns(port, n-1); err == nil {
+		if talks, err := ListAcceptedConns(port, n-1); err == nil {
 			t.Errorf("%s: %d of at most %d, want an error", test.network, len(talks), n-1)
 		}
 	}

@@ -11,7 +11,7 @@ const FirstPrivateFD = 512
 
 const defaultMaxConns = 1 << 20
 
-func MaxConnsForDescriptorLimit() int {
+func DefaultMaxConnsForDescriptorLimit() int {
 	soft, _, ok := DescriptorLimit()
 	switch {
 	case !ok || soft > defaultMaxConns+ReservedDescriptors:
@@ -76,5 +76,5 @@ func CheckDescriptorLimit(conns int) error {
 	need := conns + ReservedDescriptors
 	return fmt.Errorf("%d connections need %d descriptors, and this process may open only %d (RLIMIT_NOFILE, soft %d, hard %d); "+
 		"use at most %d connections, or raise the limit: `ulimit -n %d` in the shell that starts the process, LimitNOFILE=%d in the systemd unit, "+
-		"or nofile in /etc/security/limits.conf", conns, need, soft, soft, hard, MaxConnsForDescriptorLimit(), need, need)
+		"or nofile in /etc/security/limits.conf", conns, need, soft, soft, hard, DefaultMaxConnsForDescriptorLimit(), need, need)
 }

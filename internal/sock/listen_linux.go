@@ -109,11 +109,11 @@ const KeepaliveTimeout = (keepaliveIdle + keepaliveProbes*keepaliveInterval) * t
 // limit applies to connections that a TCP listener accepts later. Listeners of other protocols are left unchanged. If
 // timeout is 0, the kernel's limit of about a quarter of an hour applies.
 //
-// If noKeepalive is true, keepalive is turned off, for a server that detects dead peers itself. With keepalive, a
+// If disableKeepalive is true, keepalive is turned off, for a server that detects dead peers itself. With keepalive, a
 // timeout shorter than KeepaliveTimeout is raised to KeepaliveTimeout, because it could otherwise end a silent
 // connection after a single lost probe.
-func SetDeadPeerTimeoutFD(listenerFD int32, timeout time.Duration, noKeepalive bool) {
-	if noKeepalive {
+func SetDeadPeerTimeoutFD(listenerFD int32, timeout time.Duration, disableKeepalive bool) {
+	if disableKeepalive {
 		_ = unix.SetsockoptInt(int(listenerFD), unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
 	} else if timeout > 0 {
 		timeout = max(timeout, KeepaliveTimeout)
@@ -125,9 +125,9 @@ func SetDeadPeerTimeoutFD(listenerFD int32, timeout time.Duration, noKeepalive b
 }
 
 // SetDeadPeerTimeout is like SetDeadPeerTimeoutFD, but takes a listener of package net.
-func SetDeadPeerTimeout(l net.Listener, timeout time.Duration, noKeepalive bool) {
+func SetDeadPeerTimeout(l net.Listener, timeout time.Duration, disableKeepalive bool) {
 	_ = withDescriptor(l, func(fd int) error {
-		SetDeadPeerTimeoutFD(int32(fd), timeout, noKeepalive)
+		SetDeadPeerTimeoutFD(int32(fd), timeout, disableKeepalive)
 		return nil
 	})
 }

@@ -104,7 +104,7 @@ func (a *Acceptor) Accept(listenerFD int32) (fd int32, peer netip.AddrPort, errn
 	if errno != 0 {
 		return -1, peer, errno
 	}
-	return int32(n), toRawAddrPort(&a.peer), 0
+	return int32(n), toAddrPort(&a.peer), 0
 }
 
 // PeerAddr returns the remote address of a socket. If the address has no port, as in a unix socket, it returns the zero
@@ -124,11 +124,11 @@ func socketAddr(syscallNumber uintptr, fd int32) netip.AddrPort {
 	if errno != 0 {
 		return netip.AddrPort{}
 	}
-	return toRawAddrPort(&sa)
+	return toAddrPort(&sa)
 }
 
-// toRawAddrPort converts an address from the kernel. If the address has no port, it returns the zero value.
-func toRawAddrPort(sa *unix.RawSockaddrAny) netip.AddrPort {
+// toAddrPort converts an address from the kernel. If the address has no port, it returns the zero value.
+func toAddrPort(sa *unix.RawSockaddrAny) netip.AddrPort {
 	switch sa.Addr.Family {
 	case unix.AF_INET:
 		in := (*unix.RawSockaddrInet4)(unsafe.Pointer(sa))
@@ -215,9 +215,9 @@ func ShutdownWrite(fd int32) error { return unix.Shutdown(int(fd), unix.SHUT_WR)
 // Shutdown shuts down both directions of a connection, or cancels connecting. Blocked calls on the socket return.
 func Shutdown(fd int32) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) } // it fails only if the connection has ended
 
-// ResetConnNow ends a TCP connection with a reset, or cancels connecting. Blocked calls on the socket return. If the
+// ResetConnKeepingFD ends a TCP connection with a reset, or cancels connecting. Blocked calls on the socket return. If the
 // socket does not support resets, for example because it is a unix socket, supported is false.
-func ResetConnNow(fd int32) (supported bool) {
+func ResetConnKeepingFD(fd int32) (supported bool) {
 	none := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 	_, _, errno := syscall.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none))
 	return errno == 0

@@ -38,17 +38,17 @@ func SetBindAddressNoPort(_, _ string, _ syscall.RawConn) error { return nil }
 
 func ListAcceptQueues() ([]AcceptQueue, error) { return nil, errors.ErrUnsupported }
 
-func SumConnSegments(uint16, int) (Segments, error) { return Segments{}, errors.ErrUnsupported }
+func SumAcceptedConnSegments(uint16, int) (Segments, error) { return Segments{}, errors.ErrUnsupported }
 
 func CountAcceptedConns(uint16, int) (int, error) { return 0, errors.ErrUnsupported }
 
 // CheckPrivateTables fails, because private descriptor tables need Linux.
 func CheckPrivateTables() error { return errors.ErrUnsupported }
 
-func ListConns(uint16, int) ([]ConnInfo, error) { return nil, errors.ErrUnsupported }
+func ListAcceptedConns(uint16, int) ([]ConnInfo, error) { return nil, errors.ErrUnsupported }
 
-// DescriptorLimit always returns ok = false, because the limit can be read on Linux only.
-func DescriptorLimit() (soft, hard uint64, ok bool) { return 0, 0, false }
+// DescriptorLimit always returns known = false, because the limit can be read on Linux only.
+func DescriptorLimit() (soft, hard uint64, known bool) { return 0, 0, false }
 
 // KeepaliveTimeout is the time after which the system ends a connection whose peer answers no keepalive probes.
 const KeepaliveTimeout = 3 * time.Minute

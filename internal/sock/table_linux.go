@@ -154,8 +154,8 @@ func (e Eventfd) isUsableByCallingThread() bool {
 }
 
 // DescriptorLimit returns the limit of open descriptors of this process. soft is the current limit. hard is the maximum
-// to which the process may raise its limit. If the limit cannot be read, ok is false.
-func DescriptorLimit() (soft, hard uint64, ok bool) {
+// to which the process may raise its limit. If the limit cannot be read, known is false.
+func DescriptorLimit() (soft, hard uint64, known bool) {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
 		return 0, 0, false

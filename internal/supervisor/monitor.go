@@ -95,7 +95,7 @@ func (s *Supervisor) superviseWithTimeouts(workerIndex int, p process) (served b
 			timer.Reset(s.timing.exitTimeout)
 		case <-draining:
 			draining = nil
-			p.requestDrainWithSIGTERMUnlessServing()
+			p.requestDrainAndSIGTERMIfNotServing()
 		case <-killing:
 			killing = nil
 			p.kill()

@@ -35,7 +35,7 @@ type fakeProcess struct {
 	frames            chan []byte // received
 }
 
-func (a *fakeProcess) enqueueFrameOrSkipUnlessServing(frame []byte) error {
+func (a *fakeProcess) enqueueFrameIfServing(frame []byte) error {
 	select {
 	case a.frames <- frame:
 		return nil
@@ -44,13 +44,13 @@ func (a *fakeProcess) enqueueFrameOrSkipUnlessServing(frame []byte) error {
 	}
 }
 
-func (a *fakeProcess) pid() int                              { return 1 }
-func (a *fakeProcess) serving() <-chan struct{}              { return a.serve }
-func (a *fakeProcess) stopped() <-chan struct{}              { return a.leave }
-func (a *fakeProcess) ended() <-chan struct{}                { return a.end }
-func (a *fakeProcess) err() error                            { return a.cause }
-func (a *fakeProcess) requestDrainWithSIGTERMUnlessServing() { a.drain() }
-func (a *fakeProcess) kill()                                 { a.endNow() }
+func (a *fakeProcess) pid() int                            { return 1 }
+func (a *fakeProcess) serving() <-chan struct{}            { return a.serve }
+func (a *fakeProcess) stopped() <-chan struct{}            { return a.leave }
+func (a *fakeProcess) ended() <-chan struct{}              { return a.end }
+func (a *fakeProcess) err() error                          { return a.cause }
+func (a *fakeProcess) requestDrainAndSIGTERMIfNotServing() { a.drain() }
+func (a *fakeProcess) kill()                               { a.endNow() }
 
 func (a *fakeProcess) runScript() {
 	defer close(a.end)

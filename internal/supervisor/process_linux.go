@@ -25,12 +25,12 @@ type osProcess struct {
 	isServing, hasStopped, hasEnded chan struct{}
 }
 
-// newMonitoredProcess returns an osProcess for cmd, which must already be started. The osProcess calls onFrame with
+// newMonitoredProcess returns an osProcess for startedCmd, which must already be started. The osProcess calls onFrame with
 // each frame that the worker sends, except the frame that reports that the worker serves.
-func newMonitoredProcess(cmd *exec.Cmd, socket *net.UnixConn, link *upgrade.OrderConn, onFrame func(frame []byte)) *osProcess {
+func newMonitoredProcess(startedCmd *exec.Cmd, socket *net.UnixConn, link *upgrade.OrderConn, onFrame func(frame []byte)) *osProcess {
 	p := &osProcess{
-		cmd: cmd, socket: socket, link: link, out: newUnstartedOutbox(socket), onFrame: onFrame,
-		sendSIGTERM: sync.OnceFunc(func() { _ = cmd.Process.Signal(syscall.SIGTERM) }), // it may have ended
+		cmd: startedCmd, socket: socket, link: link, out: newUnstartedOutbox(socket), onFrame: onFrame,
+		sendSIGTERM: sync.OnceFunc(func() { _ = startedCmd.Process.Signal(syscall.SIGTERM) }), // it may have ended
 		isServing:   make(chan struct{}), hasStopped: make(chan struct{}), hasEnded: make(chan struct{}),
 	}
 	go p.readFramesUntilStopped()
@@ -81,7 +81,7 @@ func (p *osProcess) waitForExitAndClose() {
 	p.link.Close()
 }
 
-func (p *osProcess) enqueueFrameOrSkipUnlessServing(frame []byte) error {
+func (p *osProcess) enqueueFrameIfServing(frame []byte) error {
 	if !isClosed(p.isServing) || isClosed(p.hasStopped) {
 		return nil
 	}
@@ -94,7 +94,7 @@ func (p *osProcess) enqueueFrameOrSkipUnlessServing(frame []byte) error {
 	return err
 }
 
-func (p *osProcess) requestDrainWithSIGTERMUnlessServing() {
+func (p *osProcess) requestDrainAndSIGTERMIfNotServing() {
 	p.out.enqueueUrgent(encodeFrame(kindDrain, nil))
 	if isClosed(p.out.closing) || !isClosed(p.isServing) {
 		p.sendSIGTERM()

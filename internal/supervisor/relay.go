@@ -8,9 +8,9 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// BroadcastToAllWorkers implements engine.Engine. If p is longer than maxBroadcast, it returns engine.ErrTooLarge. If
+// BroadcastToAllConns implements engine.Engine. If p is longer than maxBroadcast, it returns engine.ErrTooLarge. If
 // the queue of broadcasts is full, it returns engine.ErrFull.
-func (s *Supervisor) BroadcastToAllWorkers(p []byte) error {
+func (s *Supervisor) BroadcastToAllConns(p []byte) error {
 	frame, err := encodeBroadcast(p)
 	if err != nil {
 		return err
@@ -87,7 +87,7 @@ func (s *Supervisor) enqueueForServingWorkersOrLog(frame []byte) {
 		if p == nil {
 			continue
 		}
-		if err := p.enqueueFrameOrSkipUnlessServing(frame); errors.Is(err, engine.ErrFull) {
+		if err := p.enqueueFrameIfServing(frame); errors.Is(err, engine.ErrFull) {
 			s.cfg.Log.Error("worker process does not read messages; dropping a broadcast or command for it",
 				"worker", index, "pid", p.pid(), "bytes", len(frame)-frameHeaderSize)
 		}

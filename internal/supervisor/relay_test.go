@@ -23,7 +23,7 @@ func TestRelay(t *testing.T) {
 		s, n := startWithScripts(nil, []script{{serves: true}}, []script{{serves: true}})
 		synctest.Wait()
 		for i := range fakeProcessQueue + 1 {
-			testkit.ExpectNoError(t, s.BroadcastToAllWorkers(fmt.Append(nil, i)))
+			testkit.ExpectNoError(t, s.BroadcastToAllConns(fmt.Append(nil, i)))
 			synctest.Wait()
 		}
 		for _, a := range n.allProcesses() {
@@ -33,11 +33,11 @@ func TestRelay(t *testing.T) {
 				}
 			}
 		}
-		if err := s.BroadcastToAllWorkers(make([]byte, maxBroadcast+1)); !errors.Is(err, engine.ErrTooLarge) {
+		if err := s.BroadcastToAllConns(make([]byte, maxBroadcast+1)); !errors.Is(err, engine.ErrTooLarge) {
 			t.Errorf("too much: %v", err)
 		}
 		testkit.ExpectNoError(t, s.Stop(context.Background()))
-		if err := s.BroadcastToAllWorkers([]byte("late")); !errors.Is(err, engine.ErrClosed) {
+		if err := s.BroadcastToAllConns([]byte("late")); !errors.Is(err, engine.ErrClosed) {
 			t.Errorf("after the end: %v", err)
 		}
 		if said := n.logged.String(); strings.Count(said, "does not read messages") != 2 {
@@ -65,7 +65,7 @@ type fullEngine struct {
 	got  []string
 }
 
-func (e *fullEngine) BroadcastToAllWorkers(p []byte) error {
+func (e *fullEngine) BroadcastToAllConns(p []byte) error {
 	if e.full > 0 {
 		e.full--
 		return engine.ErrFull

@@ -29,7 +29,7 @@ import (
 //
 // From the start of Run, SIGINT has no effect, and SIGHUP no longer ends the process.
 func (w *Worker) Run(ctx context.Context, e engine.Engine, drainTimeout time.Duration, log *slog.Logger) error {
-	makeProcessIgnoreSignal(os.Interrupt)
+	ignoreSignalButNotInChildren(os.Interrupt)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // its default action would kill the process
 	terms := make(chan os.Signal, 1)
 	signal.Notify(terms, syscall.SIGTERM)
@@ -127,7 +127,7 @@ func (d *workerDrain) startOrUpdateDrain() {
 		raiseSIGTERM()
 	case d.gotSIGTERM && !d.hasTimeout && !d.ignoresSIGTERM:
 		d.ignoresSIGTERM = true
-		makeProcessIgnoreSignal(syscall.SIGTERM)
+		ignoreSignalButNotInChildren(syscall.SIGTERM)
 	}
 }
 
@@ -205,20 +205,20 @@ type broadcaster struct {
 // controlTimeout. After it has done so, it does not try again for writeTimeout, because the supervisor's other commands
 // must wait for it.
 func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
-	err := b.engine.BroadcastToAllWorkers(p)
+	err := b.engine.BroadcastToAllConns(p)
 	if errors.Is(err, engine.ErrFull) && time.Since(b.lastWait) > writeTimeout {
 		for tries := int(controlTimeout / broadcastRetryInterval); errors.Is(err, engine.ErrFull) && tries > 0; tries-- {
 			time.Sleep(broadcastRetryInterval)
-			err = b.engine.BroadcastToAllWorkers(p)
+			err = b.engine.BroadcastToAllConns(p)
 		}
 		b.lastWait = time.Now()
 	}
 	return err
 }
 
-// makeProcessIgnoreSignal makes this process ignore sig, but not its child processes. sig must not arrive during the
+// ignoreSignalButNotInChildren makes this process ignore sig, but not its child processes. sig must not arrive during the
 // call.
-func makeProcessIgnoreSignal(sig os.Signal) {
+func ignoreSignalButNotInChildren(sig os.Signal) {
 	signal.Ignore(sig)
 	// Child processes would inherit an ignored signal.
 	signal.Notify(make(chan os.Signal, 1), sig)

@@ -86,15 +86,15 @@ func (sp *execSpawner) openListeners() (addrs []net.Addr, err error) {
 	return addrs, nil
 }
 
-func (sp *execSpawner) socketsForWorker(workerIndex int) (sockets [][]*os.File) {
+func (sp *execSpawner) socketsForWorker(workerIndex int) (socketsPerListener [][]*os.File) {
 	for _, all := range sp.sockets {
 		some := []*os.File{all[workerIndex%len(all)]}
 		for i := workerIndex + sp.cfg.Processes; i < len(all); i += sp.cfg.Processes {
 			some = append(some, all[i])
 		}
-		sockets = append(sockets, some)
+		socketsPerListener = append(socketsPerListener, some)
 	}
-	return sockets
+	return socketsPerListener
 }
 
 func (sp *execSpawner) createSharedMemory() error {

@@ -48,9 +48,9 @@ type process interface {
 	stopped() <-chan struct{} // closed when it has stopped serving
 	ended() <-chan struct{}   // closed when it has exited and was reaped
 	err() error               // exit status once ended is closed; nil for exit code 0
-	requestDrainWithSIGTERMUnlessServing()
+	requestDrainAndSIGTERMIfNotServing()
 	kill()
-	enqueueFrameOrSkipUnlessServing(frame []byte) error // called only by the relay
+	enqueueFrameIfServing(frame []byte) error // called only by the relay
 }
 
 // spawner starts worker processes. It is safe for concurrent use.

@@ -116,8 +116,8 @@ func (w *Worker) ClaimListeners(addrs []Address, processes int) (all [][]net.Lis
 // SharedPage returns the memory page that all workers share; see PageSize.
 func (w *Worker) SharedPage() []byte { return w.page }
 
-// BroadcastToAllWorkers queues p for the connections of all workers; see [Supervisor.BroadcastToAllWorkers].
-func (w *Worker) BroadcastToAllWorkers(p []byte) error {
+// BroadcastToAllConns queues p for the connections of all workers; see [Supervisor.BroadcastToAllConns].
+func (w *Worker) BroadcastToAllConns(p []byte) error {
 	frame, err := encodeBroadcast(p)
 	if err != nil {
 		return err

@@ -16,9 +16,9 @@ import (
 )
 
 // WriteCertificate creates a self-signed certificate for "localhost", "there" and 127.0.0.1, and writes the certificate
-// and its key to two files. It returns the paths of the files. Each function in changes can change the certificate
+// and its keyFile to two files. It returns the paths of the files. Each function in changes can change the certificate
 // before it is signed.
-func WriteCertificate(t testing.TB, changes ...func(*x509.Certificate)) (cert, key string) {
+func WriteCertificate(t testing.TB, changes ...func(*x509.Certificate)) (certFile, keyFile string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	RequireNoError(t, err)
@@ -35,8 +35,8 @@ func WriteCertificate(t testing.TB, changes ...func(*x509.Certificate)) (cert, k
 	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
 	RequireNoError(t, err)
 	dir := t.TempDir()
-	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	RequireNoError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
-	RequireNoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), 0o600))
-	return cert, key
+	certFile, keyFile = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	RequireNoError(t, os.WriteFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	RequireNoError(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), 0o600))
+	return certFile, keyFile
 }

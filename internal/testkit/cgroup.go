@@ -14,7 +14,7 @@ type MemoryCgroup string
 // NewMemoryCgroup creates a control group without swap and with a memory limit in bytes. The kernel's memory for
 // sockets counts towards the limit. In version 1 of control groups, the contents of the sockets' buffers do not count.
 // The control group is removed when the test ends. If control groups cannot be written, the test is skipped.
-func NewMemoryCgroup(t testing.TB, limit int64) MemoryCgroup {
+func NewMemoryCgroup(t testing.TB, limitBytes int64) MemoryCgroup {
 	t.Helper()
 	parent, file := "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
 	if _, err := os.Stat(parent); err != nil {
@@ -25,7 +25,7 @@ func NewMemoryCgroup(t testing.TB, limit int64) MemoryCgroup {
 		t.Cleanup(func() {
 			WaitFor(t, "the control group is removed", func() bool { return os.Remove(dir) == nil })
 		})
-		err = os.WriteFile(filepath.Join(dir, file), []byte(strconv.FormatInt(limit, 10)), 0)
+		err = os.WriteFile(filepath.Join(dir, file), []byte(strconv.FormatInt(limitBytes, 10)), 0)
 	}
 	// Whichever exists. Version 1 counts sockets only while a limit for their buffers is set, however large.
 	for file, value := range map[string]string{

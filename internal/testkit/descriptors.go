@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// spareDescriptors is the number of descriptors that ReserveDescriptors leaves free for other tests.
+// spareDescriptors is the number of descriptors that AcquireDescriptorsOrSkip leaves free for other tests.
 const spareDescriptors = 256
 
 // reserved is the number of descriptors that running tests have reserved. reservationEnded.L guards reserved.
@@ -13,10 +13,10 @@ var reserved int
 
 var reservationEnded = sync.NewCond(new(sync.Mutex))
 
-// ReserveDescriptors reserves n file descriptors until the end of the test. If other tests have reserved too many
+// AcquireDescriptorsOrSkip reserves n file descriptors until the end of the test. If other tests have reserved too many
 // descriptors, it waits until enough of these tests have ended. If n is too high for the process's limit, it skips the
 // test. Call it once per test, before the test opens files or connections.
-func ReserveDescriptors(t testing.TB, n int) {
+func AcquireDescriptorsOrSkip(t testing.TB, n int) {
 	t.Helper()
 	limit := descriptorLimit() - spareDescriptors
 	if n > limit {

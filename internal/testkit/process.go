@@ -53,9 +53,9 @@ func (p *Process) Signal(s os.Signal) {
 	}
 }
 
-// ExitCode waits until the process has exited, and returns the exit code. If a signal ended the process, the result is
+// WaitExitCode waits until the process has exited, and returns the exit code. If a signal ended the process, the result is
 // -1. If the process has not exited after Timeout, the test fails.
-func (p *Process) ExitCode() int {
+func (p *Process) WaitExitCode() int {
 	p.t.Helper()
 	select {
 	case <-p.ended:

@@ -29,8 +29,8 @@ func (c *Conn) HandshakeWebSocket(path, extraHeaderLines string) http.Header {
 
 // MaskedFrame returns a WebSocket frame as a client sends it. first is the first byte of the frame, with FIN and the
 // opcode.
-func MaskedFrame(first byte, payload string) string {
-	b := []byte{first}
+func MaskedFrame(firstByte byte, payload string) string {
+	b := []byte{firstByte}
 	switch n := len(payload); {
 	case n <= 125:
 		b = append(b, 0x80|byte(n))
@@ -49,7 +49,7 @@ func MaskedFrame(first byte, payload string) string {
 
 // ReadFrame reads a WebSocket frame that a server has sent. first is the first byte of the frame, with FIN and the
 // opcode. The payload may have at most 64 MiB.
-func ReadFrame(r *bufio.Reader) (first byte, payload string, err error) {
+func ReadFrame(r *bufio.Reader) (firstByte byte, payload string, err error) {
 	var head [2]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return 0, "", err

@@ -38,9 +38,9 @@ type Inherited struct {
 
 var claimed atomic.Bool
 
-// ClaimPredecessorOnce returns the process that this process replaces, or nil if it replaces none. Further calls return
+// ClaimPredecessorOrNil returns the process that this process replaces, or nil if it replaces none. Further calls return
 // nil.
-func ClaimPredecessorOnce() (*Predecessor, error) {
+func ClaimPredecessorOrNil() (*Predecessor, error) {
 	p, err := connectPredecessor()
 	if p == nil && err == nil || !claimed.CompareAndSwap(false, true) {
 		return nil, nil
@@ -220,9 +220,9 @@ func (p *Predecessor) reportServingIfPredecessorExited(err error) (otherErr erro
 	return err
 }
 
-// AnswerItsLivenessChecksUntilDone replies to the liveness checks of the old process until the old process has handed
+// AnswerProbesUntilDone replies to the liveness checks of the old process until the old process has handed
 // over everything. It then returns the last message of the old process. If the old process exits earlier, it fails.
-func (p *Predecessor) AnswerItsLivenessChecksUntilDone() (d Done, err error) {
+func (p *Predecessor) AnswerProbesUntilDone() (d Done, err error) {
 	for {
 		word, rest, fds, err := p.readMessage()
 		sock.Close(fds...)

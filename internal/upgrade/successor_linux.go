@@ -193,7 +193,7 @@ func (s *Successor) MonitorAndKillIfHung(ctx context.Context) {
 
 // ProbeAndKillIfHung checks whether the new process responds. If the process does not respond to two probes in a row,
 // it kills the process and returns true. It also returns true if the process has already exited.
-func (s *Successor) ProbeAndKillIfHung() (killed bool) {
+func (s *Successor) ProbeAndKillIfHung() (exited bool) {
 	for range 2 {
 		err := s.sendMessage(kindAlive, struct{}{})
 		if err == nil {

@@ -24,7 +24,7 @@ func (*Successor) SendChannelsAndAwaitTakeOver(context.Context, int, int, *os.Fi
 	return nil, ErrUnsupported
 }
 func (*Successor) MonitorAndKillIfHung(context.Context) {}
-func (*Successor) ProbeAndKillIfHung() (killed bool)    { return true }
+func (*Successor) ProbeAndKillIfHung() (exited bool)    { return true }
 func (*Successor) AbortOrKill()                         {}
 func (*Successor) SendDone(Done) error                  { return ErrUnsupported }
 
@@ -46,17 +46,17 @@ type Inherited struct {
 	Sockets []net.Listener
 }
 
-func ClaimPredecessorOnce() (*Predecessor, error) { return nil, nil }
+func ClaimPredecessorOrNil() (*Predecessor, error) { return nil, nil }
 func (*Predecessor) AnnounceReadyAndTakeOver(int, func(_, _ *os.File), func([]*os.File) error) error {
 	return ErrUnsupported
 }
-func (*Predecessor) ReportFailure(error) error                             { return ErrUnsupported }
-func (*Predecessor) AnswerItsLivenessChecksUntilDone() (d Done, err error) { return d, ErrUnsupported }
-func (*Predecessor) Close()                                                {}
-func IsAborted(error) bool                                                 { return false }
-func (*Predecessor) WaitStartedOrAborted(<-chan struct{}) error            { return ErrUnsupported }
-func PredecessorActivationSockets() ([]string, []*os.File, error)          { return nil, nil, nil }
-func (*Successor) RelaySignalsIfFirstProcess() (reaperOrNil *Reaper)       { return nil }
-func (*Reaper) ReapUntilServerExits() error                                { return nil }
-func EnableKeepRunningIfFirst() error                                      { return nil }
-func ReportOwnPIDServing()                                                 {}
+func (*Predecessor) ReportFailure(error) error                       { return ErrUnsupported }
+func (*Predecessor) AnswerProbesUntilDone() (d Done, err error)      { return d, ErrUnsupported }
+func (*Predecessor) Close()                                          {}
+func IsAborted(error) bool                                           { return false }
+func (*Predecessor) WaitStartedOrAborted(<-chan struct{}) error      { return ErrUnsupported }
+func PredecessorActivationSockets() ([]string, []*os.File, error)    { return nil, nil, nil }
+func (*Successor) RelaySignalsIfFirstProcess() (reaperOrNil *Reaper) { return nil }
+func (*Reaper) ReapUntilServerExits() error                          { return nil }
+func EnableKeepRunningIfFirst() error                                { return nil }
+func ReportOwnPIDServing()                                           {}

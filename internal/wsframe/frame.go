@@ -77,15 +77,15 @@ func appendHead(b []byte, firstByte, maskBit byte, size int) []byte {
 }
 
 var (
-	// ErrLength is returned by ParseHead. Its other errors depend only on the first two bytes.
+	// ErrLength is returned by ParseHeadIfComplete. Its other errors depend only on the first two bytes.
 	ErrLength = errors.New("frame length is not minimally encoded or has its top bit set")
 	errLong   = fmt.Errorf("control frame has more than %d bytes", MaxControl)
 )
 
-// ParseHead parses the frame head at the start of the input. If the head is incomplete, h.Len is 0. ParseHead does not
+// ParseHeadIfComplete parses the frame head at the start of the input. If the head is incomplete, h.Len is 0. ParseHeadIfComplete does not
 // check the reserved bits, whether the frame must be masked, and whether the frame may follow the previous frame. The
 // caller must check these.
-func ParseHead(in []byte) (h Head, err error) {
+func ParseHeadIfComplete(in []byte) (h Head, err error) {
 	if len(in) == 0 {
 		return h, nil
 	}

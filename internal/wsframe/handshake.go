@@ -22,7 +22,7 @@ func CheckResponseHeader(header map[string][]string, key string) error {
 	switch {
 	case len(upgrade) != 1 || !strings.EqualFold(upgrade[0], "websocket"):
 		return UnexpectedFieldError(header, "Upgrade", "websocket")
-	case !commaListsContain(header["Connection"], "upgrade"):
+	case !commaListsContainFold(header["Connection"], "upgrade"):
 		return UnexpectedFieldError(header, "Connection", "Upgrade")
 	case len(accepted) != 1 || accepted[0] != accept:
 		return UnexpectedFieldError(header, "Sec-Websocket-Accept", accept+", once")
@@ -40,7 +40,7 @@ func UnexpectedFieldError(header map[string][]string, name, expected string) err
 	return fmt.Errorf("the server's %s is %q; expected %s", name, value, expected)
 }
 
-func commaListsContain(lists []string, want string) bool {
+func commaListsContainFold(lists []string, want string) bool {
 	for element := range strings.SplitSeq(strings.Join(lists, ","), ",") {
 		if strings.EqualFold(strings.TrimSpace(element), want) {
 			return true

@@ -86,7 +86,7 @@ func listMainFigures(s tcp.Stats, p historyPoint) [][2]string {
 func (l *pageState) listSecondaryFiguresAndFacts(s tcp.Stats, p historyPoint) [][2]string {
 	each := l.formatMemoryGrowthPerConn(p)
 	if p.open-l.firstWithMemory.open < minConnsForMemory {
-		each += fmt.Sprintf(" (from %s connections on)", format.Number(l.firstWithMemory.open+minConnsForMemory))
+		each += fmt.Sprintf(" (from %s connections on)", format.Rounded(l.firstWithMemory.open+minConnsForMemory))
 	}
 	facts := [][2]string{
 		{"Accepted", formatNumberOrDash(p.accepted) + " a second"},
@@ -213,7 +213,7 @@ func (l *pageState) buildMetricsTable() *page.Table {
 		before[f.name] = f.value
 	}
 	for _, f := range nonHistogramMetricValues(last.stats) {
-		write, grown := format.Number, "–"
+		write, grown := format.Rounded, "–"
 		switch {
 		case strings.Contains(f.name, "bytes"):
 			write = format.Bytes
@@ -418,7 +418,7 @@ func (l *pageState) buildLinkSection() page.Section {
 	return page.Section{ID: "more", Title: "More", Parts: []page.Part{{Links: l.links}}}
 }
 
-func formatNumberOrDash(v float64) string  { return dashIfEmpty(format.Number(v)) }
+func formatNumberOrDash(v float64) string  { return dashIfEmpty(format.Rounded(v)) }
 func formatSecondsOrDash(v float64) string { return dashIfEmpty(format.Seconds(v)) }
 
 func formatCPUShareOrDash(v float64) string {

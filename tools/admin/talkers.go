@@ -62,12 +62,12 @@ func listConnTraffic(s tcp.Stats, listenAddr net.Addr) ([]sock.ConnInfo, error) 
 	if s.Open > maxTalkerConns {
 		return nil, fmt.Errorf("%d connections are open; their traffic is shown only for up to %d, because reading it is expensive", s.Open, maxTalkerConns)
 	}
-	n, _ := procfs.ReadNetworkCountersOfNamespace() // without a number there is no limit
+	n, _ := procfs.ReadNetworkOfCurrentNamespace() // without a number there is no limit
 	if n.Open+n.TimeWait > maxScannedSockets {
 		return nil, fmt.Errorf("this machine has %d TCP sockets; traffic is shown only for up to %d, because reading it is expensive", n.Open+n.TimeWait, maxScannedSockets)
 	}
 	at := tcp.AddrPort()
-	talks, err := sock.ListConns(at.Port(), maxTalkerConns)
+	talks, err := sock.ListAcceptedConns(at.Port(), maxTalkerConns)
 	if errors.Is(err, errors.ErrUnsupported) {
 		return nil, errors.New("the traffic of connections is available only on Linux")
 	}

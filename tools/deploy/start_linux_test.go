@@ -66,7 +66,7 @@ func starts(t *testing.T, args []string, port, admin int) {
 		t.Errorf("the client was not sent away in order: %v", err)
 	}
 	conn.Close()
-	if code := p.ExitCode(); code != 0 {
+	if code := p.WaitExitCode(); code != 0 {
 		t.Errorf("it ended with %d", code)
 	}
 }

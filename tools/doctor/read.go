@@ -78,7 +78,7 @@ func (r *factReader) readMachineAndCgroups() {
 	machine, err := procfs.ReadKernelCPUsAndMemory()
 	r.recordUnknownIfError("machine", err)
 	r.Machine = MachineFacts{Kernel: machine.Kernel, CPUModel: machine.CPUModel, CPUs: machine.CPUs}
-	r.Nodes, err = procfs.CountNUMANodes()
+	r.Nodes, err = procfs.CountNUMANodesWithMemory()
 	r.recordUnknownIfError("NUMA nodes", err)
 	r.PageSize = int64(os.Getpagesize())
 	r.Tasks, err = procfs.CountTasksOfMachine()
@@ -209,7 +209,7 @@ func (r *factReader) readSysctlInAncestorNetns(name string) {
 const lowestPort = 1024
 
 func (r *factReader) readNetworkAndOpenFiles() {
-	n, err := procfs.ReadNetworkCountersOfNamespace()
+	n, err := procfs.ReadNetworkOfCurrentNamespace()
 	r.recordUnknownIfError("sockets and counters of the network", err)
 	s := &r.Sockets
 	s.Open, s.TimeWait, s.Orphans, s.Pages = n.Open, n.TimeWait, n.Orphans, n.TCPBuffers/r.PageSize

@@ -72,16 +72,16 @@ func (r *loadRun) buildIntervalSinceLast() *Interval {
 	return i
 }
 
-// estimatePlannedAndUntaken returns two numbers for an open loop. due is the number of messages whose planned time has
-// come. unsent is how many of these messages no connection has taken yet. If the planned times are random, both numbers
+// estimatePlannedAndUntaken returns two numbers for an open loop. plannedSoFar is the number of messages whose planned time has
+// come. untaken is how many of these messages no connection has taken yet. If the planned times are random, both numbers
 // are estimates.
-func (r *loadRun) estimatePlannedAndUntaken(s totals, now time.Duration) (due, unsent int64) {
+func (r *loadRun) estimatePlannedAndUntaken(s totals, now time.Duration) (plannedSoFar, untaken int64) {
 	taken := pacer.CountsBeforeAndInWindow{Before: s.run[nEarly], Within: s.run[nPlanned]}
 	if r.generator.mode == openLoop {
 		taken = r.generator.sharedPlan.TakenCounts()
 	}
-	unsent = r.generator.estimateDueUntakenMessages(now) // read last: messages taken in between count in the next interval
-	return r.skipped.Before + r.skipped.Within + taken.Before + taken.Within + unsent, unsent
+	untaken = r.generator.estimateDueUntakenMessages(now) // read last: messages taken in between count in the next interval
+	return r.skipped.Before + r.skipped.Within + taken.Before + taken.Within + untaken, untaken
 }
 
 func (c causeCounts) increaseSince(before causeCounts) map[string]int64 {
@@ -102,7 +102,7 @@ func (r *loadRun) buildPlanWithFirstUsageSample() *Plan {
 	p := &Plan{
 		Start:       r.generator.startTime,
 		Targets:     r.targetNames(),
-		Mode:        r.cfg.paceName(),
+		Mode:        r.cfg.trafficModeName(),
 		Connections: r.cfg.totalConns(),
 		Sources:     len(r.dialer.sources),
 		Pipeline:    r.cfg.Pipeline,
@@ -150,7 +150,7 @@ func (r *loadRun) buildResult(end totals) *Result {
 		Connections: r.cfg.totalConns(),
 		Connected:   int(end.run[nOpened]),
 		ConnectTime: r.connectTime,
-		Mode:        r.cfg.paceName(),
+		Mode:        r.cfg.trafficModeName(),
 		NoReply:     t.script.awaitsNoAnswer,
 		Seed:        r.cfg.Seed,
 		Connect:     summarizeDistribution(&total.connect),
@@ -181,7 +181,7 @@ func (r *loadRun) buildResult(end totals) *Result {
 		r.fillOpenLoopFields(result, end)
 	}
 	if t.pubsub != nil {
-		result.PubSub, result.Undelivered = r.cfg.PubSub, t.pubsub.countMissingDeliveriesOfOwnOrAll()
+		result.PubSub, result.Undelivered = r.cfg.PubSub, t.pubsub.countMissingDeliveries()
 	}
 	if t.mode == holding {
 		r.fillVerificationsAndBroadcast(result)

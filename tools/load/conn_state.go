@@ -100,9 +100,9 @@ func (s *connTable) allocatedCount() int {
 	return s.nextUnused
 }
 
-// forEachCurrentOrFormerConn calls the function visit for every connection, including closed ones. If visit returns
+// forEachOpenOrClosedConnUnderLock calls the function visit for every connection, including closed ones. If visit returns
 // false, no further connections are visited. During each call, the lock of the connection's shard is held.
-func (s *connTable) forEachCurrentOrFormerConn(shards []*shard, visit func(*shard, *connState) (goOn bool)) {
+func (s *connTable) forEachOpenOrClosedConnUnderLock(shards []*shard, visit func(*shard, *connState) (goOn bool)) {
 	s.mu.Lock()
 	owners := s.chunkOwners[:len(s.chunkOwners):len(s.chunkOwners)]
 	s.mu.Unlock()

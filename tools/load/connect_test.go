@@ -96,7 +96,7 @@ func TestMailboxFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fakeEngine{failFull: 3}
 		d := newTestDialer(&f, 100, 0)
-		d.loops, d.sources = 3, planGivenOrLoopbackSources(testTarget.addr.Addr(), 100, parseAddrs("192.0.2.7", "192.0.2.8"), 0)
+		d.loops, d.sources = 3, planSources(testTarget.addr.Addr(), 100, parseAddrs("192.0.2.7", "192.0.2.8"), 0)
 		testkit.RequireNoError(t, d.dialAndReplaceClosed(t.Context()))
 		perSource := map[netip.Addr]int{}
 		for _, e := range f.dials {
@@ -214,7 +214,7 @@ func TestPlanSources(t *testing.T) {
 		"more than connections": {"192.0.2.1", 2, parseAddrs("192.0.2.7", "192.0.2.8", "192.0.2.9"), 20_000, []source{
 			one("192.0.2.7", 1), one("192.0.2.8", 1)}},
 	} {
-		if got := planGivenOrLoopbackSources(netip.MustParseAddr(test.target), test.connections, test.given, test.most); !slices.Equal(got, test.want) {
+		if got := planSources(netip.MustParseAddr(test.target), test.connections, test.given, test.most); !slices.Equal(got, test.want) {
 			t.Errorf("%s: got %v, want %v", name, got, test.want)
 		}
 	}

@@ -140,15 +140,15 @@ type source struct {
 	count int
 }
 
-// planGivenOrLoopbackSources distributes connections evenly over the addresses givenAddrs. If givenAddrs is empty, the
-// kernel usually chooses the source address. However, if more than maxPerSource connections go to an IPv4 loopback
-// address, they are distributed over several loopback addresses. If maxPerSource is 0, there is no limit.
-func planGivenOrLoopbackSources(target netip.Addr, connections int, givenAddrs []netip.Addr, maxPerSource int) []source {
-	addrs := givenAddrs
+// planSources distributes connections evenly over the addresses addrsElseKernelChooses. If addrsElseKernelChooses is empty, the
+// kernel usually chooses the source address. However, if more than maxPerLoopbackSource connections go to an IPv4 loopback
+// address, they are distributed over several loopback addresses. If maxPerLoopbackSource is 0, there is no limit.
+func planSources(target netip.Addr, connections int, addrsElseKernelChooses []netip.Addr, maxPerLoopbackSource int) []source {
+	addrs := addrsElseKernelChooses
 	if len(addrs) == 0 {
 		addrs = []netip.Addr{{}}
-		if maxPerSource > 0 && connections > maxPerSource && target.Is4() && target.IsLoopback() {
-			addrs = loopbackAddrs(min((connections+maxPerSource-1)/maxPerSource, maxLoopbacks))
+		if maxPerLoopbackSource > 0 && connections > maxPerLoopbackSource && target.Is4() && target.IsLoopback() {
+			addrs = loopbackAddrs(min((connections+maxPerLoopbackSource-1)/maxPerLoopbackSource, maxLoopbacks))
 		}
 	}
 	plan := make([]source, 0, len(addrs))

@@ -75,7 +75,7 @@ func (f *faultRecorder) recordStatusIfHTTPError(status int) {
 	f.countFaultLocked(badStatus, "HTTP status "+strconv.Itoa(status), 1)
 }
 
-func (f *faultRecorder) recordConnectFailureDuringConnects(err error) {
+func (f *faultRecorder) recordConnectFailureUnlessEnded(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.connectsEnded {

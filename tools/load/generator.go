@@ -124,7 +124,7 @@ func (g *generator) endMeasuringWindowAndPlan() (start, end time.Duration) {
 	end = min(time.Duration(g.windowEnd.Load()), g.now())
 	start = min(time.Duration(g.windowStart.Load()), end)
 	g.setMeasuringWindow(start, end)
-	g.sharedPlan.Stop(end)
+	g.sharedPlan.EndNoLaterThan(end)
 	return start, end
 }
 
@@ -172,7 +172,7 @@ func (g *generator) registerAndStartConnOrAbortLate(c *engine.Conn, connNumber u
 	}
 	cs := s.initAndCountEstablishedConn(g.table, c.Ref(), i, connNumber, now)
 	if cs == nil {
-		g.faults.recordConnectFailureDuringConnects(errEstablishedLate) // counts unless the connect phase is over
+		g.faults.recordConnectFailureUnlessEnded(errEstablishedLate) // counts unless the connect phase is over
 		c.Abort(errEstablishedLate)
 		return
 	}
@@ -189,7 +189,7 @@ func (g *generator) registerAndStartConnOrAbortLate(c *engine.Conn, connNumber u
 	}
 }
 
-func (g *generator) DialFailed(err error) { g.faults.recordConnectFailureDuringConnects(err) }
+func (g *generator) DialFailed(err error) { g.faults.recordConnectFailureUnlessEnded(err) }
 
 // Nudged handles a wake-up by engine.Ref.Nudge. It starts or continues a connection's traffic, sends a held
 // connection's verification line, or lets a slow subscriber read.
@@ -201,11 +201,11 @@ func (g *generator) Nudged(c *engine.Conn) {
 			break
 		}
 		if g.pubsub != nil {
-			g.countAnswersThenSendOrReconnectIfServerCloses(c, v, checkResult{answers: g.pubsub.clearNudgeAndCountFullyDelivered(v)}, g.now())
+			g.recordAnswersThenSendOrReconnect(c, v, checkResult{answers: g.pubsub.clearNudgeAndCountDeliveredPrefix(v)}, g.now())
 		}
 		g.sendDueOrCloseExpired(c, v)
 	case *heldConn:
-		g.sendReservedVerificationLine(c, v)
+		g.sendVerificationLineIfReserved(c, v)
 	case *pubsubMember:
 		c.SetReading(true)
 	default: // too late: the hold is over
@@ -224,13 +224,13 @@ func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
 	s, now := g.shards[cs.shard], g.now()
 	s.mu.Lock()
 	cs.flags |= connStarted
-	if g.script.hasFirst && g.capAtConnQuotaAndWindowEnd(cs, 1, now) > 0 {
-		g.markMessageDue(s, cs, now)
+	if g.script.hasFirst && g.capAtQuotaAndWindowEndLocked(cs, 1, now) > 0 {
+		g.markMessageDueLocked(s, cs, now)
 	}
 	if !g.script.hasFirst || g.script.awaitsNoAnswer {
-		g.scheduleNextMessages(s, cs, 0, now)
+		g.scheduleNextMessagesLocked(s, cs, 0, now)
 	}
-	p := g.takeAllDueAndCountSent(s, cs, now)
+	p := g.takeDueBatchLocked(s, cs, now)
 	s.mu.Unlock()
 	g.sendOrPublishBatch(c, cs, p)
 	if g.mode == flooding {
@@ -250,7 +250,7 @@ func (g *generator) Received(c *engine.Conn, in []byte) int {
 		return len(in)
 	}
 	h := g.script.checkAnswers(c, cs, in, 0)
-	g.countAnswersThenSendOrReconnectIfServerCloses(c, cs, h, now)
+	g.recordAnswersThenSendOrReconnect(c, cs, h, now)
 	if h.err != nil {
 		g.abortWithMismatch(c, cs, in[h.used:], h.err)
 		return len(in)
@@ -258,26 +258,26 @@ func (g *generator) Received(c *engine.Conn, in []byte) int {
 	return h.used
 }
 
-func (g *generator) countAnswersThenSendOrReconnectIfServerCloses(c *engine.Conn, cs *connState, res checkResult, now time.Duration) {
+func (g *generator) recordAnswersThenSendOrReconnect(c *engine.Conn, cs *connState, res checkResult, now time.Duration) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()
 	g.recordAnswersAndLatenciesLocked(s, cs, res, now)
 	var p batch
 	if res.err == nil {
 		if res.serverCloses {
-			g.markReconnectingAndRequeueInFlight(s, cs)
+			g.markReconnectingAndRequeueLocked(s, cs)
 		} else {
-			g.recordOpenLoopSendLateness(s, cs, now)
+			g.recordOpenLoopLatenessLocked(s, cs, now)
 		}
 		if res.answers > 0 {
-			g.scheduleNextMessages(s, cs, res.answers, now)
+			g.scheduleNextMessagesLocked(s, cs, res.answers, now)
 		}
-		p = g.takeAllDueAndCountSent(s, cs, now)
+		p = g.takeDueBatchLocked(s, cs, now)
 	}
 	s.mu.Unlock()
 	g.sendOrPublishBatch(c, cs, p)
 	if res.serverCloses && res.err == nil {
-		g.closeOrResetConn(c, errKeepAlive)
+		g.closeOrResetAsConfigured(c, errKeepAlive)
 	}
 }
 
@@ -295,7 +295,7 @@ func (g *generator) recordAnswersAndLatenciesLocked(s *shard, cs *connState, res
 		s.totals.addToRunAndWindow(nAnswered, int64(res.answers), measured)
 		s.totals.run[nBytesAnswered] += g.table.totalMessageBytes(cs, cs.answered, res.answers, g.script)
 		if g.pubsub == nil { // pubsub records each delivery instead
-			g.recordLatencies(s, cs, res.answers, now)
+			g.recordLatenciesLocked(s, cs, res.answers, now)
 		}
 		cs.inFlight -= uint16(res.answers)
 		cs.answered += uint64(res.answers)
@@ -308,9 +308,9 @@ func (g *generator) recordAnswersAndLatenciesLocked(s *shard, cs *connState, res
 	}
 }
 
-func (g *generator) recordLatencies(s *shard, cs *connState, answers int, now time.Duration) {
+func (g *generator) recordLatenciesLocked(s *shard, cs *connState, answers int, now time.Duration) {
 	if g.isOpenLoop() {
-		g.recordOpenLoopLatencies(s, cs, answers, now)
+		g.recordOpenLoopLatenciesLocked(s, cs, answers, now)
 		return
 	}
 	to := &s.times.outside
@@ -327,10 +327,10 @@ func (g *generator) recordLatencies(s *shard, cs *connState, answers int, now ti
 	}
 }
 
-// recordOpenLoopLatencies records a latency and a service time for each answer of an open loop. The latency begins at
+// recordOpenLoopLatenciesLocked records a latency and a service time for each answer of an open loop. The latency begins at
 // the planned time of the message, and the service time begins when the message was sent. The message Config.First is
 // skipped, because it has no planned time.
-func (g *generator) recordOpenLoopLatencies(s *shard, cs *connState, answers int, now time.Duration) {
+func (g *generator) recordOpenLoopLatenciesLocked(s *shard, cs *connState, answers int, now time.Duration) {
 	for k := range uint64(answers) {
 		if g.script.hasFirst && cs.answered+k == 0 {
 			continue
@@ -350,9 +350,9 @@ func (g *generator) isPlannedInWindow(plannedAt time.Duration) bool {
 	return int64(plannedAt) >= g.windowStart.Load() && int64(plannedAt) < g.windowEnd.Load()
 }
 
-// takeAllDueAndCountSent takes a connection's due messages as one batch, and counts them as sent. The caller holds the
+// takeDueBatchLocked takes a connection's due messages as one batch, and counts them as sent. The caller holds the
 // shard's lock, and must send the batch after releasing it.
-func (g *generator) takeAllDueAndCountSent(s *shard, cs *connState, now time.Duration) batch {
+func (g *generator) takeDueBatchLocked(s *shard, cs *connState, now time.Duration) batch {
 	if cs.due == 0 || cs.flags&connReconnecting != 0 {
 		return batch{}
 	}
@@ -365,7 +365,7 @@ func (g *generator) takeAllDueAndCountSent(s *shard, cs *connState, now time.Dur
 	s.totals.run[nDue] -= int64(p.n)
 	if cs.due = 0; g.script.awaitsNoAnswer {
 		cs.answered += uint64(p.n)
-		g.queueForNextPlannedIfCapacity(s, cs, now) // otherwise an answer does this, but none is expected
+		g.queueForNextPlannedLocked(s, cs, now) // otherwise an answer does this, but none is expected
 	} else {
 		cs.inFlight += uint16(p.n)
 	}
@@ -422,7 +422,7 @@ func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if r, ruled := g.script.answerChecker.(*matchRuleChecker); ok && ruled && g.cfg.detectsOrderlyClose() && !g.closing.Load() {
 		if h := r.endAnswersAndDetectCleanClose(cs, in); h.serverCloses {
-			g.countAnswersThenSendOrReconnectIfServerCloses(c, cs, h, g.now())
+			g.recordAnswersThenSendOrReconnect(c, cs, h, g.now())
 		}
 	}
 	return len(in)
@@ -464,7 +464,7 @@ func (g *generator) markConnClosedAndCountDropped(cs *connState) (flagsAfter uin
 		s.totals.run[nExpired]++
 		s.totals.run[nCutOff] += int64(cs.inFlight)
 	}
-	g.skipPlanAndCountUnsentOnClose(s, cs)
+	g.skipPlanAndCountUnsentLocked(s, cs)
 	s.totals.run[nDue] -= int64(cs.due)
 	cs.due = 0
 	if cs.flags&connFinished == 0 {

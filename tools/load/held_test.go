@@ -23,7 +23,7 @@ func TestVerification(t *testing.T) {
 	t.Parallel()
 	const n, most = 200, 8
 	for _, loops := range []int{1, 3} {
-		testkit.ReserveDescriptors(t, 2*n+50)
+		testkit.AcquireDescriptorsOrSkip(t, 2*n+50)
 		var mu sync.Mutex
 		var waiting []func()
 		said, peak := map[string]bool{}, 0

@@ -62,7 +62,7 @@ func (g *generator) dispatchHandshakePubsubOrHeldInput(c *engine.Conn, in []byte
 		return g.finishWSHandshakeOrAbort(c, v, in)
 	case *pubsubMember:
 		if !g.closing.Load() {
-			return g.pubsub.awaitJoinThenReceive(c, v, in)
+			return g.pubsub.handleJoinThenDeliveries(c, v, in)
 		}
 	case *heldConn:
 		if (g.cfg.checksHeldConnLines() || g.script.frames != nil) && !g.closing.Load() {
@@ -86,7 +86,7 @@ func (g *generator) checkHeldLinesOrClose(c *engine.Conn, h *heldConn, in []byte
 		}
 		used += n
 		s.totals.addToRunAndWindow(nBytesReceived, int64(len(frame.Payload)), g.isInWindow(now))
-		reason = g.replyToOrCheckLineOrFrame(c, s, frame, now)
+		reason = g.handleHeldLineOrFrameLocked(c, s, frame, now)
 	}
 	s.mu.Unlock()
 	switch reason {
@@ -122,7 +122,7 @@ func (g *generator) parseLineOrFrame(in []byte) (frame websocket.Part, n int, er
 	return frame, n, err
 }
 
-func (g *generator) replyToOrCheckLineOrFrame(c *engine.Conn, s *shard, frame websocket.Part, now time.Duration) error {
+func (g *generator) handleHeldLineOrFrameLocked(c *engine.Conn, s *shard, frame websocket.Part, now time.Duration) error {
 	line := frame.Payload
 	switch frame.Kind {
 	case websocket.Ping:
@@ -141,16 +141,16 @@ func (g *generator) replyToOrCheckLineOrFrame(c *engine.Conn, s *shard, frame we
 		s.totals.run[nHeartbeats]++
 		_, _ = c.WriteString(g.cfg.HeartbeatAnswer) // an error reaches Closed
 	case g.broadcast != "" && string(line) == g.broadcast:
-		g.recordBroadcastOrRepeat(c, s, now)
+		g.recordBroadcastOrRepeatLocked(c, s, now)
 	default:
-		return g.checkPendingOrCountUnexpectedLine(c, s, line, now)
+		return g.checkOrCountUnexpectedLineLocked(c, s, line, now)
 	}
 	return nil
 }
 
-// recordBroadcastOrRepeat counts a broadcast that a connection has received. If the connection has received the same
+// recordBroadcastOrRepeatLocked counts a broadcast that a connection has received. If the connection has received the same
 // broadcast before, the broadcast counts as repeated. The caller holds the shard's lock.
-func (g *generator) recordBroadcastOrRepeat(c *engine.Conn, s *shard, now time.Duration) {
+func (g *generator) recordBroadcastOrRepeatLocked(c *engine.Conn, s *shard, now time.Duration) {
 	if c.Value() == any(&s.heard) {
 		s.totals.run[nHeardAgain]++
 		g.faults.recordUnexpectedOrRepeatedLine(nil)
@@ -163,10 +163,10 @@ func (g *generator) recordBroadcastOrRepeat(c *engine.Conn, s *shard, now time.D
 	s.times.heard.record(now-time.Duration(g.firstHeard.Load()), 1)
 }
 
-// checkPendingOrCountUnexpectedLine compares a received line with the verification line that the connection expects. It
+// checkOrCountUnexpectedLineLocked compares a received line with the verification line that the connection expects. It
 // returns errWrongLine if the two lines differ. If the connection expects no line, it counts the received line as
 // unexpected and returns nil. The caller holds s.mu.
-func (g *generator) checkPendingOrCountUnexpectedLine(c *engine.Conn, s *shard, line []byte, now time.Duration) error {
+func (g *generator) checkOrCountUnexpectedLineLocked(c *engine.Conn, s *shard, line []byte, now time.Duration) error {
 	ref := c.Ref()
 	a, ok := s.pendingLines[ref]
 	if !ok || a.sentAt == 0 {
@@ -176,7 +176,7 @@ func (g *generator) checkPendingOrCountUnexpectedLine(c *engine.Conn, s *shard, 
 	}
 	var room [maxVerifyLine]byte
 	want := a.verification.appendUniqueConnLine(room[:0], ref)
-	s.removePendingLine(ref)
+	s.removePendingLineLocked(ref)
 	if !bytes.Equal(line, want) {
 		s.totals.run[nVerifyWrong]++
 		s.countUnansweredMessage(len(want))
@@ -199,12 +199,12 @@ func (s *shard) countUnansweredMessage(size int) {
 	s.totals.run[nBytesDropped] += int64(size)
 }
 
-func (s *shard) removePendingLine(ref engine.Ref) (a pendingLine, ok bool) {
-	if a, ok = s.pendingLines[ref]; ok {
+func (s *shard) removePendingLineLocked(ref engine.Ref) (a pendingLine, found bool) {
+	if a, found = s.pendingLines[ref]; found {
 		delete(s.pendingLines, ref)
 		a.verification.inFlight.Add(-1)
 	}
-	return a, ok
+	return a, found
 }
 
 func (g *generator) recordHandshakePubsubOrHeldClose(c *engine.Conn, reason error) {
@@ -229,7 +229,7 @@ func (g *generator) countClosedConnAndLostLine(ref engine.Ref, h *heldConn) {
 	if h.heard {
 		s.totals.run[nHeardClosed]++
 	}
-	if a, ok := s.removePendingLine(ref); ok && a.sentAt > 0 {
+	if a, ok := s.removePendingLineLocked(ref); ok && a.sentAt > 0 {
 		var room [maxVerifyLine]byte
 		s.totals.run[nVerifyLost]++
 		s.countUnansweredMessage(len(a.verification.appendUniqueConnLine(room[:0], ref)))

@@ -108,7 +108,7 @@ func (s *Stream) headlineFigures() [][2]string {
 	}
 	var all [][2]string
 	if r.Window > 0 && r.Mode != modeNameHold {
-		all = append(all, [2]string{"Rate, " + r.answeredOrSentVerb(), format.Number(r.Rate()) + "/s"})
+		all = append(all, [2]string{"Rate, " + r.answeredOrSentVerb(), format.Rounded(r.Rate()) + "/s"})
 	}
 	if r.Latency.Count > 0 {
 		all = append(all, [2]string{"p99", format.Seconds(r.Latency.P99.Seconds())})
@@ -183,7 +183,7 @@ func (r *Result) describeMissedRate() (text string, missed bool) {
 	if r.Intended == 0 || r.Window <= 0 || float64(r.answeredOrSentMessages()) >= reachedRateShare*float64(r.Intended) {
 		return "", false
 	}
-	text = fmt.Sprintf("Fewer messages were %s than intended: %s/s of %s/s.", r.answeredOrSentVerb(), format.Number(r.Rate()), format.Number(float64(r.Intended)/r.Window.Seconds()))
+	text = fmt.Sprintf("Fewer messages were %s than intended: %s/s of %s/s.", r.answeredOrSentVerb(), format.Rounded(r.Rate()), format.Rounded(float64(r.Intended)/r.Window.Seconds()))
 	if r.Unsent > 0 {
 		text += " " + format.Count(r.Unsent) + " planned messages were never sent."
 	}

@@ -68,7 +68,7 @@ func TestLimitsOf(t *testing.T) {
 		r := newIdleRun()
 		r.window, r.cpuStallTime, r.kernelCounters, r.dialer.targets = test.of.Window, test.stalled, test.kernel, []resolvedTarget{test.target}
 		if test.failed != nil {
-			r.generator.faults.recordConnectFailureDuringConnects(test.failed)
+			r.generator.faults.recordConnectFailureUnlessEnded(test.failed)
 		}
 		if got := checkedWalls(t, r.findReachedLimits(test.of)); !slices.Equal(got, test.want) {
 			t.Errorf("%s: limits %q, want %q", test.name, got, test.want)
@@ -91,7 +91,7 @@ func TestScarcity(t *testing.T) {
 	} {
 		r := newIdleRun()
 		for _, err := range test.errs {
-			r.generator.faults.recordConnectFailureDuringConnects(err)
+			r.generator.faults.recordConnectFailureUnlessEnded(err)
 		}
 		got := r.findReachedLimits(&Result{})
 		if test.wall == "" {

@@ -9,14 +9,14 @@ import (
 )
 
 // This file decides when messages are sent. First, a message gets its planned time and becomes due. Later, the
-// connection's owner takes the message (takeAllDueAndCountSent) and sends it. Functions with a shard as parameter run
+// connection's owner takes the message (takeDueBatchLocked) and sends it. Functions with a shard as parameter run
 // under the shard's lock, except nudgeDueConnsOfShard, which acquires the lock.
 
 func (g *generator) canTakeAnotherMessage(cs *connState) bool {
 	return int(cs.inFlight)+int(cs.due) < g.cfg.Pipeline && cs.flags&(connClosed|connExpired|connMismatched|connReconnecting) == 0
 }
 
-func (g *generator) markMessageDue(s *shard, cs *connState, plannedAt time.Duration) {
+func (g *generator) markMessageDueLocked(s *shard, cs *connState, plannedAt time.Duration) {
 	if g.table.plannedTimes != nil {
 		g.table.plannedTimes[g.table.slotIndex(cs, cs.answered+uint64(cs.inFlight)+uint64(cs.due))] = plannedAt
 	}
@@ -24,9 +24,9 @@ func (g *generator) markMessageDue(s *shard, cs *connState, plannedAt time.Durat
 	s.totals.run[nDue]++
 }
 
-// capAtConnQuotaAndWindowEnd returns how many of the wanted messages a connection may still send. The limit for all
+// capAtQuotaAndWindowEndLocked returns how many of the wanted messages a connection may still send. The limit for all
 // messages of a connection is Config.Messages. After the end of the window, the result is 0.
-func (g *generator) capAtConnQuotaAndWindowEnd(cs *connState, wanted int, now time.Duration) (allowed int) {
+func (g *generator) capAtQuotaAndWindowEndLocked(cs *connState, wanted int, now time.Duration) (allowed int) {
 	if int64(now) >= g.windowEnd.Load() {
 		return 0
 	}
@@ -36,58 +36,58 @@ func (g *generator) capAtConnQuotaAndWindowEnd(cs *connState, wanted int, now ti
 	return wanted
 }
 
-// scheduleNextMessages marks the next messages of a connection as due, or sets timers for them. The caller calls it
+// scheduleNextMessagesLocked marks the next messages of a connection as due, or sets timers for them. The caller calls it
 // when the traffic of the connection starts and when answers arrive. It has no effect in a flood.
-func (g *generator) scheduleNextMessages(s *shard, cs *connState, newAnswers int, now time.Duration) {
+func (g *generator) scheduleNextMessagesLocked(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	begins := cs.flags&connPastFirst == 0
 	cs.flags |= connPastFirst
 	switch {
 	case g.isOpenLoop():
 		if begins && g.mode == openLoopPerConn {
-			g.startConnPlanEvenlyOffset(cs, now)
+			g.startConnPlanStaggeredLocked(cs, now)
 		}
-		g.markDueMessagesAndQueueNext(s, cs, now)
+		g.markDueAndQueueNextLocked(s, cs, now)
 	case g.mode != closedLoop:
 	case begins:
-		for range g.capAtConnQuotaAndWindowEnd(cs, g.cfg.Pipeline, now) {
-			g.markMessageDue(s, cs, now)
+		for range g.capAtQuotaAndWindowEndLocked(cs, g.cfg.Pipeline, now) {
+			g.markMessageDueLocked(s, cs, now)
 		}
 	default:
-		g.scheduleMessagesAfterThinkTime(s, cs, newAnswers, now)
+		g.scheduleAfterThinkTimeLocked(s, cs, newAnswers, now)
 	}
 }
 
-func (g *generator) scheduleMessagesAfterThinkTime(s *shard, cs *connState, newAnswers int, now time.Duration) {
+func (g *generator) scheduleAfterThinkTimeLocked(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	at := now + g.cfg.Think
-	for range g.capAtConnQuotaAndWindowEnd(cs, newAnswers, now) {
+	for range g.capAtQuotaAndWindowEndLocked(cs, newAnswers, now) {
 		if g.cfg.Lifetime > 0 && at >= g.table.openedAt[cs.index]+g.cfg.Lifetime && !g.cfg.reconnects() {
 			break // by then the connection is closed, or reconnected with a new lifetime
 		}
 		if at > now {
 			s.timers.push(timer{due: at, conn: cs.index, number: cs.number, kind: thinkTimer})
 		} else {
-			g.markMessageDue(s, cs, now)
+			g.markMessageDueLocked(s, cs, now)
 		}
 	}
 }
 
-// markDueMessagesAndQueueNext marks planned messages of a connection as due if their time has come. It marks at most as
+// markDueAndQueueNextLocked marks planned messages of a connection as due if their time has come. It marks at most as
 // many as the connection may have in flight. If the connection may have more, it then waits for the next planned
-// message; see queueForNextPlannedIfCapacity.
-func (g *generator) markDueMessagesAndQueueNext(s *shard, cs *connState, now time.Duration) {
+// message; see queueForNextPlannedLocked.
+func (g *generator) markDueAndQueueNextLocked(s *shard, cs *connState, now time.Duration) {
 	for g.canTakeAnotherMessage(cs) {
-		at, ok := g.takeAndCountDuePlanTime(s, cs, now)
+		at, ok := g.takeDuePlanTimeLocked(s, cs, now)
 		if !ok {
 			break
 		}
-		g.markMessageDue(s, cs, at)
+		g.markMessageDueLocked(s, cs, at)
 	}
-	g.queueForNextPlannedIfCapacity(s, cs, now)
+	g.queueForNextPlannedLocked(s, cs, now)
 }
 
-// takeAndCountDuePlanTime takes the next planned time from the shared plan, or from the connection's own plan. If the
+// takeDuePlanTimeLocked takes the next planned time from the shared plan, or from the connection's own plan. If the
 // time has not come, ok is false. A message of a connection's own plan is also counted, in nPlanned or nEarly.
-func (g *generator) takeAndCountDuePlanTime(s *shard, cs *connState, now time.Duration) (plannedAt time.Duration, ok bool) {
+func (g *generator) takeDuePlanTimeLocked(s *shard, cs *connState, now time.Duration) (plannedAt time.Duration, ok bool) {
 	if int64(now) >= g.planDeadline.Load() {
 		return 0, false
 	}
@@ -107,10 +107,10 @@ func (g *generator) takeAndCountDuePlanTime(s *shard, cs *connState, now time.Du
 	return plannedAt, true
 }
 
-// queueForNextPlannedIfCapacity makes a connection wait for its next planned message. With a shared plan, the
+// queueForNextPlannedLocked makes a connection wait for its next planned message. With a shared plan, the
 // connection waits in the shard's queue of ready connections. With its own plan, it waits for a timer. If the
-// connection may have no more messages in flight, queueForNextPlannedIfCapacity does nothing.
-func (g *generator) queueForNextPlannedIfCapacity(s *shard, cs *connState, now time.Duration) {
+// connection may have no more messages in flight, queueForNextPlannedLocked does nothing.
+func (g *generator) queueForNextPlannedLocked(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() || cs.flags&connPastFirst == 0 || !g.canTakeAnotherMessage(cs) {
 		return
 	}
@@ -169,14 +169,14 @@ func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge f
 func (g *generator) nudgeDueConnsOfShard(s *shard, now time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	s.mu.Lock()
 	if len(s.nudgeRetries) == 0 && s.timers.earliestOrNever() > now && (s.ready.n == 0 || g.sharedPlan.NextDue() > now) {
-		next := g.earliestTimerOrPlanDue(s)
+		next := g.earliestTimerOrPlanDueLocked(s)
 		s.mu.Unlock()
 		return next
 	}
 	nudges := append(s.nudges[:0], s.nudgeRetries...)
 	s.nudgeRetries = s.nudgeRetries[:0]
-	nudges = g.runDueTimers(s, nudges, now)
-	nudges = g.markSharedPlanDueOnReadyConns(s, nudges, now)
+	nudges = g.runDueTimersLocked(s, nudges, now)
+	nudges = g.assignDueToReadyConnsLocked(s, nudges, now)
 	s.mu.Unlock()
 	full := false
 	for i, ref := range nudges {
@@ -192,10 +192,10 @@ func (g *generator) nudgeDueConnsOfShard(s *shard, now time.Duration, nudge func
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return g.earliestTimerOrPlanDue(s)
+	return g.earliestTimerOrPlanDueLocked(s)
 }
 
-func (g *generator) earliestTimerOrPlanDue(s *shard) time.Duration {
+func (g *generator) earliestTimerOrPlanDueLocked(s *shard) time.Duration {
 	next := s.timers.earliestOrNever()
 	if s.ready.n > 0 {
 		next = min(next, g.sharedPlan.NextDue())
@@ -203,7 +203,7 @@ func (g *generator) earliestTimerOrPlanDue(s *shard) time.Duration {
 	return next
 }
 
-func appendAndMarkUnlessNudged(nudges []engine.Ref, cs *connState) []engine.Ref {
+func appendUnlessNudgedLocked(nudges []engine.Ref, cs *connState) []engine.Ref {
 	if cs.flags&connNudged != 0 {
 		return nudges
 	}
@@ -211,7 +211,7 @@ func appendAndMarkUnlessNudged(nudges []engine.Ref, cs *connState) []engine.Ref 
 	return append(nudges, cs.ref)
 }
 
-func (g *generator) runDueTimers(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
+func (g *generator) runDueTimersLocked(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
 	for len(nudges) < maxNudgesPerPace {
 		timer, ok := s.timers.popDue(now)
 		if !ok {
@@ -223,12 +223,12 @@ func (g *generator) runDueTimers(s *shard, nudges []engine.Ref, now time.Duratio
 		}
 		switch timer.kind {
 		case thinkTimer:
-			for range min(g.capAtConnQuotaAndWindowEnd(cs, 1, now), 1) {
-				g.markMessageDue(s, cs, now)
+			for range min(g.capAtQuotaAndWindowEndLocked(cs, 1, now), 1) {
+				g.markMessageDueLocked(s, cs, now)
 			}
 		case planTimer:
 			cs.flags &^= connHasTimer
-			g.markDueMessagesAndQueueNext(s, cs, now)
+			g.markDueAndQueueNextLocked(s, cs, now)
 		case lifetimeTimer:
 			timer.due = g.table.openedAt[cs.index] + g.cfg.Lifetime // later if the socket has been replaced
 			if cs.flags&connReconnecting != 0 {
@@ -240,14 +240,14 @@ func (g *generator) runDueTimers(s *shard, nudges []engine.Ref, now time.Duratio
 			}
 			cs.flags |= connExpired
 		}
-		nudges = appendAndMarkUnlessNudged(nudges, cs)
+		nudges = appendUnlessNudgedLocked(nudges, cs)
 	}
 	return nudges
 }
 
-// markSharedPlanDueOnReadyConns assigns due messages of the shared plan to connections that are ready to send. It
+// assignDueToReadyConnsLocked assigns due messages of the shared plan to connections that are ready to send. It
 // returns nudges, extended by these connections.
-func (g *generator) markSharedPlanDueOnReadyConns(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
+func (g *generator) assignDueToReadyConnsLocked(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
 	for len(nudges) < maxNudgesPerPace && s.ready.n > 0 {
 		if g.sharedPlan.NextDue() > now {
 			break
@@ -258,25 +258,25 @@ func (g *generator) markSharedPlanDueOnReadyConns(s *shard, nudges []engine.Ref,
 		if !g.canTakeAnotherMessage(cs) || cs.flags&connStarted == 0 {
 			continue
 		}
-		at, ok := g.takeAndCountDuePlanTime(s, cs, now)
+		at, ok := g.takeDuePlanTimeLocked(s, cs, now)
 		if !ok {
 			cs.flags |= connQueued
 			s.ready.enqueue(id)
 			break
 		}
-		g.markMessageDue(s, cs, at)
+		g.markMessageDueLocked(s, cs, at)
 		if g.canTakeAnotherMessage(cs) {
 			cs.flags |= connQueued
 			s.ready.enqueue(id)
 		}
-		nudges = appendAndMarkUnlessNudged(nudges, cs)
+		nudges = appendUnlessNudgedLocked(nudges, cs)
 	}
 	return nudges
 }
 
-// recordOpenLoopSendLateness records how late the due messages of a connection are sent, compared with their planned
+// recordOpenLoopLatenessLocked records how late the due messages of a connection are sent, compared with their planned
 // times. Messages that were not planned for the window are ignored.
-func (g *generator) recordOpenLoopSendLateness(s *shard, cs *connState, now time.Duration) {
+func (g *generator) recordOpenLoopLatenessLocked(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() {
 		return
 	}
@@ -293,11 +293,11 @@ func (g *generator) sendDueOrCloseExpired(c *engine.Conn, cs *connState) {
 	cs.flags &^= connNudged
 	if cs.flags&connExpired != 0 {
 		s.mu.Unlock()
-		g.closeOrResetConn(c, errLifetimeOver)
+		g.closeOrResetAsConfigured(c, errLifetimeOver)
 		return
 	}
-	g.recordOpenLoopSendLateness(s, cs, now)
-	p := g.takeAllDueAndCountSent(s, cs, now)
+	g.recordOpenLoopLatenessLocked(s, cs, now)
+	p := g.takeDueBatchLocked(s, cs, now)
 	s.mu.Unlock()
 	g.sendOrPublishBatch(c, cs, p)
 	if g.mode == flooding {
@@ -305,7 +305,7 @@ func (g *generator) sendDueOrCloseExpired(c *engine.Conn, cs *connState) {
 	}
 }
 
-func (g *generator) closeOrResetConn(c *engine.Conn, reason error) {
+func (g *generator) closeOrResetAsConfigured(c *engine.Conn, reason error) {
 	if g.cfg.Graceful {
 		c.CloseWith(reason)
 	} else {
@@ -313,7 +313,7 @@ func (g *generator) closeOrResetConn(c *engine.Conn, reason error) {
 	}
 }
 
-func (g *generator) skipPlanAndCountUnsentOnClose(s *shard, cs *connState) {
+func (g *generator) skipPlanAndCountUnsentLocked(s *shard, cs *connState) {
 	if !g.isOpenLoop() {
 		return
 	}
@@ -332,9 +332,9 @@ func (g *generator) skipPlanAndCountUnsentOnClose(s *shard, cs *connState) {
 	}
 }
 
-// startConnPlanEvenlyOffset starts the message plan of one connection. The first message has a delay that depends on
+// startConnPlanStaggeredLocked starts the message plan of one connection. The first message has a delay that depends on
 // the number of the connection. These delays are spread evenly, so that not all connections send at the same time.
-func (g *generator) startConnPlanEvenlyOffset(cs *connState, now time.Duration) {
+func (g *generator) startConnPlanStaggeredLocked(cs *connState, now time.Duration) {
 	const golden = 0.6180339887498949 // its multiples modulo 1 are evenly distributed
 	since := g.table.openedAt[cs.index]
 	if g.script.hasFirst {
@@ -355,26 +355,26 @@ const (
 )
 
 func (g *generator) skipConnPlanUntil(cs *connState, end time.Duration, randomDrawsLeft *int) pacer.CountsBeforeAndInWindow {
-	return g.table.plans[cs.index].Skip(&g.curve, g.connSeed(cs), time.Duration(g.windowStart.Load()), end, randomDrawsLeft)
+	return g.table.plans[cs.index].SkipDueBefore(&g.curve, g.connSeed(cs), time.Duration(g.windowStart.Load()), end, randomDrawsLeft)
 }
 
-// forEachOpenConnPlan calls the function visit for each open connection, with its plan. If visit returns false, no
+// forEachOpenConnPlanUnderLock calls the function visit for each open connection, with its plan. If visit returns false, no
 // further connections are visited. During each call, the shard's lock is held.
-func (g *generator) forEachOpenConnPlan(visit func(*connState, *pacer.SendPlan) (goOn bool)) {
-	g.table.forEachCurrentOrFormerConn(g.shards, func(_ *shard, cs *connState) bool {
+func (g *generator) forEachOpenConnPlanUnderLock(visit func(*connState, *pacer.SendPlan) (goOn bool)) {
+	g.table.forEachOpenOrClosedConnUnderLock(g.shards, func(_ *shard, cs *connState) bool {
 		return cs.flags&connClosed != 0 || visit(cs, &g.table.plans[cs.index])
 	})
 }
 
-// skipAndCountUnsentPlans drops all planned messages that no connection has taken, and returns their numbers.
+// skipAndCountUntakenMessages drops all planned messages that no connection has taken, and returns their numbers.
 // Afterwards, no messages may be sent.
-func (g *generator) skipAndCountUnsentPlans() (all pacer.CountsBeforeAndInWindow) {
+func (g *generator) skipAndCountUntakenMessages() (all pacer.CountsBeforeAndInWindow) {
 	until := time.Duration(g.windowEnd.Load())
 	if g.mode == openLoop {
-		return g.sharedPlan.Skip(until, skipDrawsAll)
+		return g.sharedPlan.SkipDueBefore(until, skipDrawsAll)
 	}
 	left := skipDrawsAll
-	g.forEachOpenConnPlan(func(cs *connState, _ *pacer.SendPlan) bool {
+	g.forEachOpenConnPlanUnderLock(func(cs *connState, _ *pacer.SendPlan) bool {
 		draws := min(skipDraws, left)
 		left -= draws
 		skipped := g.skipConnPlanUntil(cs, until, &draws)
@@ -391,7 +391,7 @@ func (g *generator) estimateDueUntakenMessages(now time.Duration) (n int64) {
 		return g.sharedPlan.CountDueAndUntaken(now)
 	}
 	until := time.Duration(g.windowEnd.Load())
-	g.forEachOpenConnPlan(func(_ *connState, p *pacer.SendPlan) bool {
+	g.forEachOpenConnPlanUnderLock(func(_ *connState, p *pacer.SendPlan) bool {
 		n += p.CountDueAndUntaken(&g.curve, now, until)
 		return true
 	})
@@ -403,7 +403,7 @@ func (g *generator) hasUntakenMessagePlannedInWindow() (is bool) {
 		return g.sharedPlan.NextDue() < pacer.Never
 	}
 	until := time.Duration(g.windowEnd.Load())
-	g.forEachOpenConnPlan(func(_ *connState, p *pacer.SendPlan) bool {
+	g.forEachOpenConnPlanUnderLock(func(_ *connState, p *pacer.SendPlan) bool {
 		is = p.Next() > 0 && p.Next() < until
 		return !is
 	})
@@ -443,11 +443,11 @@ func (g *generator) sendFloodBatches(c *engine.Conn, cs *connState) {
 		}
 		now := g.now()
 		s.mu.Lock()
-		if g.capAtConnQuotaAndWindowEnd(cs, 1, now) == 0 {
+		if g.capAtQuotaAndWindowEndLocked(cs, 1, now) == 0 {
 			s.mu.Unlock()
 			return
 		}
-		p := batch{from: cs.answered, n: g.capAtConnQuotaAndWindowEnd(cs, n, now), measured: g.isInWindow(now)}
+		p := batch{from: cs.answered, n: g.capAtQuotaAndWindowEndLocked(cs, n, now), measured: g.isInWindow(now)}
 		cs.answered += uint64(p.n)
 		s.totals.addToRunAndWindow(nSent, int64(p.n), p.measured)
 		s.totals.addToRunAndWindow(nBytesSent, int64(p.n*g.script.fixedSize), p.measured)

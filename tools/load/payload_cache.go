@@ -64,11 +64,11 @@ func (r *pregeneratedPayload) nextExpectedBytes(cs *connState) []byte {
 	return remainderOfExpectedEcho(r, cs)
 }
 
-// writeCachedMessages writes n messages of a connection without copying them. msgNumber is the number of the first
+// writeCachedMessages writes n messages of a connection without copying them. firstMsgNumber is the number of the first
 // message. sizeInBytes is always the size of n messages. If a write fails, the engine passes the error to Closed.
-func (r *pregeneratedPayload) writeCachedMessages(c *engine.Conn, connNumber uint32, msgNumber uint64, n int) (sizeInBytes int) {
-	at, left := r.messageOffset(connNumber, msgNumber), n*r.block.size
-	if msgNumber == 0 {
+func (r *pregeneratedPayload) writeCachedMessages(c *engine.Conn, connNumber uint32, firstMsgNumber uint64, n int) (sizeInBytes int) {
+	at, left := r.messageOffset(connNumber, firstMsgNumber), n*r.block.size
+	if firstMsgNumber == 0 {
 		left += r.partialNext
 	} else {
 		at = r.block.advanceOffsetWrapping(at, r.partialNext)

@@ -61,7 +61,7 @@ func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConne
 	r.connectStart = r.generator.now()
 	dialer.Go(func() {
 		if err := r.dialer.dialAndReplaceClosed(dialing); err != nil && dialing.Err() == nil {
-			r.generator.faults.recordConnectFailureDuringConnects(err)
+			r.generator.faults.recordConnectFailureUnlessEnded(err)
 		}
 	})
 	return func() {
@@ -223,7 +223,7 @@ func (r *loadRun) scheduleWarmupWindowAndPlan(warmupDelay time.Duration) {
 func (r *loadRun) stopPlanAndSkipUnsent() {
 	r.generator.planDeadline.Store(math.MinInt64)
 	if r.generator.isOpenLoop() {
-		r.skipped = r.generator.skipAndCountUnsentPlans()
+		r.skipped = r.generator.skipAndCountUntakenMessages()
 	}
 }
 
@@ -344,14 +344,14 @@ type rateSampler struct {
 	Steadiness
 }
 
-// addRateIfIntervalPassed adds a sample of the receive rate if p.interval has passed since the last one. totalReceived
+// addRateIfIntervalPassed adds a sample of the receive rate if p.interval has passed since the last one. bytesSinceWindowStart
 // counts bytes since the window began.
-func (p *rateSampler) addRateIfIntervalPassed(now time.Duration, totalReceived int64) (added bool) {
+func (p *rateSampler) addRateIfIntervalPassed(now time.Duration, bytesSinceWindowStart int64) (added bool) {
 	if now-p.lastSample < p.interval {
 		return false
 	}
-	p.Add(float64(totalReceived-p.lastBytes) / float64(now-p.lastSample) * float64(time.Second))
-	p.lastSample, p.lastBytes = now, totalReceived
+	p.Add(float64(bytesSinceWindowStart-p.lastBytes) / float64(now-p.lastSample) * float64(time.Second))
+	p.lastSample, p.lastBytes = now, bytesSinceWindowStart
 	return true
 }
 

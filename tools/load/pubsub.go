@@ -183,7 +183,7 @@ func (h *pubsubRun) sendPublisherHelloOrSubscription(c *engine.Conn, connNumber 
 	_, _ = c.Write(say.appendFilledIn(nil, m.topic, nil)) // an error reaches Closed
 }
 
-func (h *pubsubRun) awaitJoinThenReceive(c *engine.Conn, m *pubsubMember, in []byte) (used int) {
+func (h *pubsubRun) handleJoinThenDeliveries(c *engine.Conn, m *pubsubMember, in []byte) (used int) {
 	for !m.joined {
 		confirmed := &h.protocol.subscribed
 		if h.isPublisher(m) {
@@ -200,7 +200,7 @@ func (h *pubsubRun) awaitJoinThenReceive(c *engine.Conn, m *pubsubMember, in []b
 			}
 			break
 		}
-		n, err := h.protocol.answerNonMessage(c, in[used:])
+		n, err := h.protocol.handleNonMessage(c, in[used:])
 		if err != nil {
 			m.err = err
 			c.Abort(err)
@@ -288,7 +288,7 @@ func (h *pubsubRun) verifyDeliveriesOrCountSlowBytes(c *engine.Conn, m *pubsubMe
 	for used < len(in) && err == nil {
 		var n int
 		var p *publisherState
-		if n, p, err = h.verifyAndRecordNextDelivery(c, m, in[used:], now); n == 0 {
+		if n, p, err = h.verifyAndRecordDeliveryLocked(c, m, in[used:], now); n == 0 {
 			break
 		}
 		used += n
@@ -309,16 +309,16 @@ func (h *pubsubRun) verifyDeliveriesOrCountSlowBytes(c *engine.Conn, m *pubsubMe
 	return used
 }
 
-// verifyAndRecordNextDelivery verifies and records the delivery at the beginning of the input. If the input begins with
-// something else, such as a ping of the server, it is passed to answerNonMessage. consumed is 0 if the input is
+// verifyAndRecordDeliveryLocked verifies and records the delivery at the beginning of the input. If the input begins with
+// something else, such as a ping of the server, it is passed to handleNonMessage. consumed is 0 if the input is
 // incomplete or wrong.
 //
 // When the last missing delivery of a message has arrived, fullyDeliveredBy is the publisher of the message. Otherwise,
 // it is nil. The caller holds the shard's lock.
-func (h *pubsubRun) verifyAndRecordNextDelivery(c *engine.Conn, m *pubsubMember, in []byte, now time.Duration) (consumed int, fullyDeliveredBy *publisherState, err error) {
+func (h *pubsubRun) verifyAndRecordDeliveryLocked(c *engine.Conn, m *pubsubMember, in []byte, now time.Duration) (consumed int, fullyDeliveredBy *publisherState, err error) {
 	w := &h.protocol.message
 	if head := min(len(in), len(w.head)); string(in[:head]) != w.head[:head] {
-		consumed, err = h.protocol.answerNonMessage(c, in)
+		consumed, err = h.protocol.handleNonMessage(c, in)
 		return consumed, nil, err
 	}
 	name := len(w.head)
@@ -382,10 +382,10 @@ func (p *publisherState) nudgeUnlessPending() {
 	}
 }
 
-// clearNudgeAndCountFullyDelivered clears the mark that a publisher has a pending nudge (wake-up), so that it can be
+// clearNudgeAndCountDeliveredPrefix clears the mark that a publisher has a pending nudge (wake-up), so that it can be
 // nudged again. It looks at the publisher's messages in flight, from the oldest on, and returns how many are fully
 // delivered before the first one that is not.
-func (h *pubsubRun) clearNudgeAndCountFullyDelivered(cs *connState) (n int) {
+func (h *pubsubRun) clearNudgeAndCountDeliveredPrefix(cs *connState) (n int) {
 	p := &h.publishers[cs.number]
 	p.nudged.Store(false)
 	for n < int(cs.inFlight) && p.undeliveredCount(cs.answered+uint64(n)).Load() <= 0 {
@@ -394,7 +394,7 @@ func (h *pubsubRun) clearNudgeAndCountFullyDelivered(cs *connState) (n int) {
 	return n
 }
 
-func (h *pubsubRun) publishMessages(c *engine.Conn, cs *connState, msgNumber uint64, n int) {
+func (h *pubsubRun) publishMessages(c *engine.Conn, cs *connState, firstMsgNumber uint64, n int) {
 	p := &h.publishers[cs.number]
 	b, body := bufferPool.Get().(*[]byte), bufferPool.Get().(*[]byte)
 	defer bufferPool.Put(b)
@@ -405,12 +405,12 @@ func (h *pubsubRun) publishMessages(c *engine.Conn, cs *connState, msgNumber uin
 		if h.isOpenLoop() {
 			at = h.table.plannedTimes
 		}
-		topic := h.topicOfMessage(h.globalPublisher(cs.number), msgNumber+i)
-		*body = h.payload.appendPayload((*body)[:0], h.globalPublisher(cs.number), msgNumber+i, uint64(at[h.table.slotIndex(cs, msgNumber+i)]-h.timeOrigin))
+		topic := h.topicOfMessage(h.globalPublisher(cs.number), firstMsgNumber+i)
+		*body = h.payload.appendPayload((*body)[:0], h.globalPublisher(cs.number), firstMsgNumber+i, uint64(at[h.table.slotIndex(cs, firstMsgNumber+i)]-h.timeOrigin))
 		out = h.protocol.publish.appendFilledIn(out, topic, *body)
 		h.mu.Lock()
-		p.published = msgNumber + i + 1
-		p.undeliveredCount(msgNumber + i).Store(h.subscribersByTopic[topic])
+		p.published = firstMsgNumber + i + 1
+		p.undeliveredCount(firstMsgNumber + i).Store(h.subscribersByTopic[topic])
 		through = through || h.subscribersByTopic[topic] == 0
 		h.mu.Unlock()
 		if len(out) >= writeChunk {
@@ -427,7 +427,7 @@ func (h *pubsubRun) publishMessages(c *engine.Conn, cs *connState, msgNumber uin
 
 func (h *pubsubRun) checkAnswers(c *engine.Conn, _ *connState, in []byte, _ int) (withoutAnswers checkResult) {
 	for withoutAnswers.used < len(in) {
-		n, err := h.protocol.answerNonMessage(c, in[withoutAnswers.used:])
+		n, err := h.protocol.handleNonMessage(c, in[withoutAnswers.used:])
 		if withoutAnswers.err = err; n == 0 {
 			break
 		}
@@ -443,7 +443,7 @@ func (h *pubsubRun) recordLostOrUnjoinedMember(m *pubsubMember, reason error) {
 	case !m.joined && h.closing.Load():
 		return
 	case !m.joined:
-		h.faults.recordConnectFailureDuringConnects(fmt.Errorf("%s: %w", h.Protocol, cmp.Or(m.err, errors.New(describeCause(reason)))))
+		h.faults.recordConnectFailureUnlessEnded(fmt.Errorf("%s: %w", h.Protocol, cmp.Or(m.err, errors.New(describeCause(reason)))))
 		return
 	}
 	m.shard.mu.Lock()
@@ -491,11 +491,11 @@ func (h *pubsubRun) removeLostSubscriber(m *pubsubMember) (nowFullyDelivered []*
 	return nowFullyDelivered
 }
 
-func (h *pubsubRun) countMissingDeliveriesOfOwnOrAll() (n int64) {
+func (h *pubsubRun) countMissingDeliveries() (n int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.publishedByAll != nil {
-		return h.countMissingDeliveriesOfAll()
+		return h.countMissingOfAllPublishersLocked()
 	}
 	for i := range h.publishers {
 		for k := range h.publishers[i].undelivered {
@@ -535,7 +535,7 @@ func (h *pubsubRun) exchangeCountsAndAwaitDeliveries(ctx context.Context, r *loa
 	h.publishedByAll, h.publishedByTopic = all, h.countMessagesByTopic(all)
 	h.mu.Unlock()
 	return r.waitEmittingProgress(ctx, waitCondition{
-		done:         func(totals) bool { return h.countMissingDeliveriesOfOwnOrAll() == 0 },
+		done:         func(totals) bool { return h.countMissingDeliveries() == 0 },
 		stallTimeout: r.cfg.Drain,
 		progress:     func(s totals) int64 { return s.run[nDelivered] },
 	})
@@ -556,9 +556,9 @@ func (h *pubsubRun) countMessagesByTopic(publishedByPublisher []int64) []int64 {
 	return each
 }
 
-// countMissingDeliveriesOfAll returns how many deliveries to subscribers of this generator are missing. It includes
+// countMissingOfAllPublishersLocked returns how many deliveries to subscribers of this generator are missing. It includes
 // messages from publishers of other generators. The field publishedByAll must be set. The caller holds mu.
-func (h *pubsubRun) countMissingDeliveriesOfAll() int64 {
+func (h *pubsubRun) countMissingOfAllPublishersLocked() int64 {
 	n := h.lostReceived + h.lostGaps
 	for topic, subscribers := range h.subscribersByTopic {
 		n += h.publishedByTopic[topic] * int64(subscribers)

@@ -188,9 +188,9 @@ func parseWSControlOrPublishedAck(in []byte) (n int, reply []byte, err error) {
 	return n, nil, nil
 }
 
-// answerNonMessage handles input from the server that is not a published message. If the input requires a reply, it
+// handleNonMessage handles input from the server that is not a published message. If the input requires a reply, it
 // sends the reply. n is the number of consumed bytes. It is 0 if the input is incomplete.
-func (w *pubsubProtocol) answerNonMessage(c *engine.Conn, in []byte) (n int, err error) {
+func (w *pubsubProtocol) handleNonMessage(c *engine.Conn, in []byte) (n int, err error) {
 	n, reply, err := w.handleOther(in)
 	if len(reply) > 0 {
 		_, _ = c.Write(reply) // an error reaches Closed
@@ -244,10 +244,10 @@ func (p *pubsubPayloadCodec) appendPayload(dst []byte, publisher uint32, msgNumb
 var errPayload = errors.New("load: the received payload differs from the published one")
 
 func (p *pubsubPayloadCodec) parseAndVerifyPayload(in []byte) (publisher uint32, msgNumber, plannedAt uint64, err error) {
-	from, ok1 := parseHex(in[:publisherDigits])
-	msgNumber, ok2 := parseHex(in[publisherDigits:][:numberDigits])
-	plannedAt, ok3 := parseHex(in[publisherDigits+numberDigits:][:timeDigits])
-	check, ok4 := parseHex(in[payloadHead-checksumDigits : payloadHead])
+	from, ok1 := parseFixedHex(in[:publisherDigits])
+	msgNumber, ok2 := parseFixedHex(in[publisherDigits:][:numberDigits])
+	plannedAt, ok3 := parseFixedHex(in[publisherDigits+numberDigits:][:timeDigits])
+	check, ok4 := parseFixedHex(in[payloadHead-checksumDigits : payloadHead])
 	publisher = uint32(from)
 	if !ok1 || !ok2 || !ok3 || !ok4 || check != p.checksum(publisher, msgNumber, plannedAt) ||
 		!bytes.Equal(in[payloadHead:], p.filler.appendMessageReadOnlyIfNil(nil, publisher, msgNumber)) {
@@ -266,7 +266,7 @@ func appendFixedHex(dst []byte, x uint64, digits int) []byte {
 	return dst
 }
 
-func parseHex(in []byte) (x uint64, ok bool) {
+func parseFixedHex(in []byte) (x uint64, ok bool) {
 	for _, b := range in {
 		switch {
 		case b >= '0' && b <= '9':

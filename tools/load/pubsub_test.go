@@ -378,7 +378,7 @@ func TestPubSubPing(t *testing.T) {
 		protocolWS: {"\x89\x02hi", string(websocket.AppendMaskedFrame(nil, websocket.OpPong, [4]byte{}, []byte("hi")))},
 	} {
 		c, p := newOpenConn(newTestGenerator(t, Config{Connections: 1, Size: 64, Hold: true})), newPubsubProtocol(protocol, 64)
-		if n, err := p.answerNonMessage(c, []byte(test.ping)); n != len(test.ping) || string(c.Output()) != test.pong || err != nil {
+		if n, err := p.handleNonMessage(c, []byte(test.ping)); n != len(test.ping) || string(c.Output()) != test.pong || err != nil {
 			t.Errorf("%s: %d bytes are used, the reply is %q, %v; want %q", protocol, n, c.Output(), err, test.pong)
 		}
 	}

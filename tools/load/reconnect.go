@@ -43,10 +43,10 @@ func (r *matchRuleChecker) endAnswersAndDetectCleanClose(cs *connState, in []byt
 	return res
 }
 
-// markReconnectingAndRequeueInFlight marks a connection that the server has closed cleanly. If the run replaces such
+// markReconnectingAndRequeueLocked marks a connection that the server has closed cleanly. If the run replaces such
 // connections, the messages without an answer are queued, to be sent again on the new connection. The caller holds the
 // shard's lock.
-func (g *generator) markReconnectingAndRequeueInFlight(s *shard, cs *connState) {
+func (g *generator) markReconnectingAndRequeueLocked(s *shard, cs *connState) {
 	cs.flags |= connReconnecting
 	if !g.cfg.reconnects() {
 		return
@@ -137,7 +137,7 @@ func (g *generator) queueOrStartReplacementDial(cs *connState, peer netip.AddrPo
 	defer r.mu.Unlock()
 	r.nextSource++
 	r.queued = append(r.queued, &replacementDial{generator: g, conn: cs, target: r.targetOfPeerElseNextUnix(peer)})
-	r.dialQueuedWhileSlotsFree()
+	r.dialQueuedWhileSlotsFreeLocked()
 }
 
 // targetOfPeerElseNextUnix returns the target with the address of the peer, to which the old connection was open. If no
@@ -159,9 +159,9 @@ func (r *reconnector) targetOfPeerElseNextUnix(peer netip.AddrPort) resolvedTarg
 	return paths[r.nextSource%len(paths)]
 }
 
-// dialQueuedWhileSlotsFree starts queued attempts until maxHalfOpen attempts are in progress or the queue is empty. The
+// dialQueuedWhileSlotsFreeLocked starts queued attempts until maxHalfOpen attempts are in progress or the queue is empty. The
 // caller holds r.mu.
-func (r *reconnector) dialQueuedWhileSlotsFree() {
+func (r *reconnector) dialQueuedWhileSlotsFreeLocked() {
 	for len(r.queued) > 0 && r.dialing < maxHalfOpen {
 		o := r.queued[0]
 		r.nextSource++
@@ -189,7 +189,7 @@ func (r *reconnector) releaseSlotAndDialQueued() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.dialing--
-	r.dialQueuedWhileSlotsFree()
+	r.dialQueuedWhileSlotsFreeLocked()
 }
 
 func (r *reconnector) queueRetry(o *replacementDial, at time.Duration) {
@@ -205,7 +205,7 @@ func (r *reconnector) queueDueRetriesAndDialFreeSlots(now time.Duration) {
 	for len(r.retrying) > 0 && r.retrying[0].retryAt <= now {
 		r.queued, r.retrying = append(r.queued, r.retrying[0]), r.retrying[1:]
 	}
-	r.dialQueuedWhileSlotsFree()
+	r.dialQueuedWhileSlotsFreeLocked()
 }
 
 func (r *reconnector) abandonPendingAsClosed() {
@@ -226,9 +226,9 @@ func (g *generator) resumeConnAndSendOnNewSocket(c *engine.Conn, cs *connState) 
 	s.totals.run[nReconnected]++
 	s.times.connect.record(now+g.epoch-c.DialStartedAt(), 1)
 	if g.isOpenLoop() && cs.flags&connPastFirst != 0 {
-		g.markDueMessagesAndQueueNext(s, cs, now)
+		g.markDueAndQueueNextLocked(s, cs, now)
 	}
-	p := g.takeAllDueAndCountSent(s, cs, now)
+	p := g.takeDueBatchLocked(s, cs, now)
 	s.mu.Unlock()
 	g.sendOrPublishBatch(c, cs, p)
 }

@@ -38,7 +38,7 @@ var errStalled = errors.New("load: no progress")
 // connections. Run then returns the Result measured until that time, with ctx's cause as the error.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if cfg.Rate.Goal.Under != 0 {
-		return searchRate(ctx, cfg)
+		return searchOrTryReceivedRates(ctx, cfg)
 	}
 	r, err := validateAndStartEngine(ctx, cfg)
 	if err != nil {
@@ -124,7 +124,7 @@ func newRunWithoutEngine(cfg Config, targets []resolvedTarget) (*loadRun, error)
 	}
 	r.dialer = dialer{
 		targets:          targets,
-		sources:          planGivenOrLoopbackSources(targets[0].addr.Addr(), cfg.totalConns(), cfg.Sources, len(targets)*maxConnsPerLoopbackSourceAndTarget()),
+		sources:          planSources(targets[0].addr.Addr(), cfg.totalConns(), cfg.Sources, len(targets)*maxConnsPerLoopbackSourceAndTarget()),
 		rate:             cfg.ConnectRate,
 		ramp:             cfg.Ramp,
 		connections:      cfg.totalConns(),

@@ -98,9 +98,9 @@ func newMessageMaker(cfg *Config) (messageMaker, error) {
 	return s, err
 }
 
-func (s *trafficScript) generateAndWriteMessages(c *engine.Conn, cs *connState, table *connTable, msgNumber uint64, n int) (size int) {
+func (s *trafficScript) generateAndWriteMessages(c *engine.Conn, cs *connState, table *connTable, firstMsgNumber uint64, n int) (sizeWithoutFraming int) {
 	if s.direct != nil {
-		return s.direct.writeCachedMessages(c, cs.number, msgNumber, n)
+		return s.direct.writeCachedMessages(c, cs.number, firstMsgNumber, n)
 	}
 	b := bufferPool.Get().(*[]byte)
 	defer bufferPool.Put(b)
@@ -108,16 +108,16 @@ func (s *trafficScript) generateAndWriteMessages(c *engine.Conn, cs *connState, 
 	for i := range uint64(n) {
 		was := len(out)
 		if s.frames != nil {
-			plain = s.appendMessageReadOnlyIfNil(plain[:0], cs.number, msgNumber+i)
-			out = s.frames.appendMaskedTextFrame(out, plain, cs.number, msgNumber+i)
+			plain = s.appendMessageReadOnlyIfNil(plain[:0], cs.number, firstMsgNumber+i)
+			out = s.frames.appendMaskedTextFrame(out, plain, cs.number, firstMsgNumber+i)
 			was = len(out) - len(plain) // size without the frame
 		} else {
-			out = s.appendMessageReadOnlyIfNil(out, cs.number, msgNumber+i)
+			out = s.appendMessageReadOnlyIfNil(out, cs.number, firstMsgNumber+i)
 		}
 		if table.messageSizes != nil {
-			table.messageSizes[table.slotIndex(cs, msgNumber+i)] = uint32(len(out) - was)
+			table.messageSizes[table.slotIndex(cs, firstMsgNumber+i)] = uint32(len(out) - was)
 		}
-		size += len(out) - was
+		sizeWithoutFraming += len(out) - was
 		if len(out) >= writeChunk {
 			_, _ = c.Write(out) // an error reaches Closed
 			out = out[:0]
@@ -125,7 +125,7 @@ func (s *trafficScript) generateAndWriteMessages(c *engine.Conn, cs *connState, 
 	}
 	_, _ = c.Write(out)
 	*b = out
-	return size
+	return sizeWithoutFraming
 }
 
 // deriveSeed derives a seed for one purpose from the seed of the run. Seeds for different purposes are independent.

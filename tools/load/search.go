@@ -108,9 +108,9 @@ func (c Config) withFirstStepRateAndDuration() Config {
 	return c
 }
 
-// searchRate searches for the highest rate that meets the goal. If cfg.Begin is set, it does not search, but tries only
+// searchOrTryReceivedRates searches for the highest rate that meets the goal. If cfg.Begin is set, it does not search, but tries only
 // the rates that it receives from cfg.Begin. The same connections are used for all rates.
-func searchRate(ctx context.Context, cfg Config) (*Result, error) {
+func searchOrTryReceivedRates(ctx context.Context, cfg Config) (*Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}

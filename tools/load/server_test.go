@@ -370,9 +370,9 @@ func (c *loadCase) run(t *testing.T, model string) {
 	cfg.Model = model
 	setIfZero(&cfg.Connections, 20)
 	if cfg.PubSub != nil {
-		testkit.ReserveDescriptors(t, 2*(cfg.Connections+cfg.PubSub.Publishers)+100)
+		testkit.AcquireDescriptorsOrSkip(t, 2*(cfg.Connections+cfg.PubSub.Publishers)+100)
 	} else {
-		testkit.ReserveDescriptors(t, 2*cfg.Connections+100)
+		testkit.AcquireDescriptorsOrSkip(t, 2*cfg.Connections+100)
 	}
 	for times := range growingFactors(t) {
 		cfg.Target, cfg.Duration, cfg.Drain = c.server(t), times*c.cfg.Duration, times*c.cfg.Drain

@@ -135,7 +135,7 @@ func (s *shard) initAndCountEstablishedConn(table *connTable, ref engine.Ref, sh
 	if s.closedToNew {
 		return nil
 	}
-	id, ok := s.allocConnIndex(table, shardIndex)
+	id, ok := s.allocConnIndexLocked(table, shardIndex)
 	if !ok {
 		return nil
 	}
@@ -147,8 +147,8 @@ func (s *shard) initAndCountEstablishedConn(table *connTable, ref engine.Ref, sh
 	return cs
 }
 
-// allocConnIndex returns the index of an unused connState. ok is false if the table is full. The caller holds s.mu.
-func (s *shard) allocConnIndex(table *connTable, shardIndex int) (index uint32, ok bool) {
+// allocConnIndexLocked returns the index of an unused connState. ok is false if the table is full. The caller holds s.mu.
+func (s *shard) allocConnIndexLocked(table *connTable, shardIndex int) (index uint32, ok bool) {
 	if n := len(s.freeConns); n > 0 {
 		index, s.freeConns = s.freeConns[n-1], s.freeConns[:n-1]
 		return index, true

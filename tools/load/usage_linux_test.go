@@ -54,7 +54,7 @@ func TestUsage(t *testing.T) {
 		t.Fatalf("server: %+v; want at least 64 KiB and 4 descriptors", server)
 	}
 	child.Signal(os.Kill)
-	child.ExitCode()
+	child.WaitExitCode()
 	if _, server := u.sampleSinceLastCall(); server != nil {
 		t.Errorf("server: %+v after it has ended; want none", server)
 	}

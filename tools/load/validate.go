@@ -141,7 +141,7 @@ func (c *Config) trafficMode() mode {
 
 const modeNameHold = "hold"
 
-func (c *Config) paceName() string {
+func (c *Config) trafficModeName() string {
 	if c.Unprompted {
 		return "unprompted"
 	}

@@ -178,11 +178,11 @@ func (g *generator) cancelUnsentReservation(s *shard, ref engine.Ref) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if a, ok := s.pendingLines[ref]; ok && a.sentAt == 0 {
-		s.removePendingLine(ref)
+		s.removePendingLineLocked(ref)
 	}
 }
 
-func (g *generator) sendReservedVerificationLine(c *engine.Conn, h *heldConn) {
+func (g *generator) sendVerificationLineIfReserved(c *engine.Conn, h *heldConn) {
 	s, ref, now := h.shard, c.Ref(), g.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()

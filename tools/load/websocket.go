@@ -67,7 +67,7 @@ func (g *generator) countFailedHandshakeUnlessClosing(hs *wsHandshake, reason er
 	if hs.err == nil {
 		hs.err = fmt.Errorf("WebSocket: %s", describeCause(reason))
 	}
-	g.faults.recordConnectFailureDuringConnects(hs.err)
+	g.faults.recordConnectFailureUnlessEnded(hs.err)
 }
 
 func (f *wsFraming) appendMaskedTextFrame(dst, message []byte, connNumber uint32, msgNumber uint64) []byte {

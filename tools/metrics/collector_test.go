@@ -47,25 +47,25 @@ func newPoolCollector(stats pool.Stats) prometheus.Collector {
 func TestEveryFieldIsTold(t *testing.T) {
 	var stats tcp.Stats
 	fields, next := make(map[string]string), int64(1e6) // above whatever else there is
-	collectortest.Fill(reflect.ValueOf(&stats).Elem(), "Stats", &next, fields)
+	collectortest.FillWithUniqueValues(reflect.ValueOf(&stats).Elem(), "Stats", &next, fields)
 	for _, h := range []string{"HandlerTime", "Lag"} {
 		delete(fields, fmt.Sprintf("Stats.%s.Buckets[%d]", h, tcp.Buckets-1))
 	}
-	collectortest.WantTold(t, newServerCollector(stats), fields, 90)
+	collectortest.CheckEachValueOnce(t, newServerCollector(stats), fields, 90)
 
 	var ofJobs pool.Stats
 	fields = make(map[string]string)
-	collectortest.Fill(reflect.ValueOf(&ofJobs).Elem(), "Stats", &next, fields)
+	collectortest.FillWithUniqueValues(reflect.ValueOf(&ofJobs).Elem(), "Stats", &next, fields)
 	for _, h := range []string{"Wait", "Service"} {
 		delete(fields, fmt.Sprintf("Stats.%s.Buckets[%d]", h, pool.Buckets-1))
 	}
-	collectortest.WantTold(t, newPoolCollector(ofJobs), fields, 14+2*pool.Buckets)
+	collectortest.CheckEachValueOnce(t, newPoolCollector(ofJobs), fields, 14+2*pool.Buckets)
 
 	var ofHub fixedHub
 	fields = make(map[string]string)
-	collectortest.Fill(reflect.ValueOf(&ofHub).Elem(), "Stats", &next, fields)
+	collectortest.FillWithUniqueValues(reflect.ValueOf(&ofHub).Elem(), "Stats", &next, fields)
 	delete(fields, "Stats.Cluster.Nodes[0].Name") // a label of several
-	collectortest.WantTold(t, NewHubCollector(&ofHub, nil), fields, 18+9+3+8)
+	collectortest.CheckEachValueOnce(t, NewHubCollector(&ofHub, nil), fields, 18+9+3+8)
 }
 
 func TestConditions(t *testing.T) {
@@ -138,11 +138,11 @@ func TestLint(t *testing.T) {
 }
 
 func TestLabels(t *testing.T) {
-	collectortest.Labels(t, "myriad_connections", func(l prometheus.Labels) prometheus.Collector { return NewServerCollector(&fixedServer{Open: 1}, l) },
+	collectortest.CheckConstLabels(t, "myriad_connections", func(l prometheus.Labels) prometheus.Collector { return NewServerCollector(&fixedServer{Open: 1}, l) },
 		"state", "cause", "le", "model", "\xff")
-	collectortest.Labels(t, "myriad_pool_workers", func(l prometheus.Labels) prometheus.Collector { return NewPoolCollector(&fixedPool{}, l) },
+	collectortest.CheckConstLabels(t, "myriad_pool_workers", func(l prometheus.Labels) prometheus.Collector { return NewPoolCollector(&fixedPool{}, l) },
 		"state", "outcome", "cause", "le", "\xff")
-	collectortest.Labels(t, "myriad_hub_subscriptions", func(l prometheus.Labels) prometheus.Collector { return NewHubCollector(&fixedHub{}, l) },
+	collectortest.CheckConstLabels(t, "myriad_hub_subscriptions", func(l prometheus.Labels) prometheus.Collector { return NewHubCollector(&fixedHub{}, l) },
 		"kind", "cause", "le", "\xff")
 	for _, c := range []prometheus.Collector{NewServerCollector(nil, nil), NewPoolCollector(nil, nil), NewHubCollector(nil, nil)} {
 		if err := prometheus.NewRegistry().Register(c); err == nil {

@@ -34,7 +34,7 @@ func TestLocalAgentsStop(t *testing.T) {
 		p.WaitForOutput(`"phase":"measuring"`)
 		agents := childPIDs(t, cmd.Process.Pid)
 		p.Signal(sig)
-		if code := p.ExitCode(); code != want || len(agents) != 2 {
+		if code := p.WaitExitCode(); code != want || len(agents) != 2 {
 			t.Errorf("%v: exit code %d with %d agents, stderr %q; want %d", sig, code, len(agents), cmd.Stderr, want)
 		}
 		if r := lastResult(t, p.Output.String()); sig == syscall.SIGINT && (r == nil || !r.Interrupted || r.Connected != 10) {
@@ -67,7 +67,7 @@ func TestAgentsEncrypted(t *testing.T) {
 	agent("another", at, "--nats-ca", cert).WaitForOutput("wrong token")
 	coordinator.WaitForOutput("rejected a client from 127.0.0.1: its token is wrong or missing")
 	trusts := agent("sesame", at, "--nats-ca", cert)
-	if code, agentCode := coordinator.ExitCode(), trusts.ExitCode(); code != 0 || agentCode != 0 {
+	if code, agentCode := coordinator.WaitExitCode(), trusts.WaitExitCode(); code != 0 || agentCode != 0 {
 		t.Errorf("exit codes %d, and %d of the agent, %s", code, agentCode, coordinator.Output)
 	}
 
@@ -79,7 +79,7 @@ func TestAgentsEncrypted(t *testing.T) {
 	there := agent("", server.Addr().String(), "--nats-ca", cert)
 	line := "load --agents 1 -c 2 --messages 3 --nats tls://" + server.Addr().String() + " --nats-ca " + cert + " " + s.addr
 	invokeLine(t, line).checkOutcome(t, line, 0, "answered")
-	if code := there.ExitCode(); code != 0 {
+	if code := there.WaitExitCode(); code != 0 {
 		t.Errorf("the agent ended with %d after its run", code)
 	}
 }

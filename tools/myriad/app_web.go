@@ -32,7 +32,7 @@ type webBroadcastEcho struct {
 	streams tcp.Group
 }
 
-func newEchoAndBroadcastHandler() tcp.Handler {
+func newWebBroadcastEchoHandler() tcp.Handler {
 	p, mux := new(webBroadcastEcho), http.NewServeMux()
 	enter := func(c *tcp.Conn) { p.streams.Add(c.Ref()) }
 	sockets := &web.WebSocket{Handler: p}

@@ -40,7 +40,7 @@ var apps = []struct {
 		return newLineHandler(broadcastEcho{srv}.broadcastOrEchoLine)
 	}},
 	{"log", "echoes lines and logs them to standard error (--log-format, --log-every)", func(f *appFlags, _ *tcp.Server) tcp.Handler { return newLineHandler(f.newEchoLoggingEveryNth()) }},
-	{"ws", "broadcasts WebSocket messages that begin with ! to all sockets and event streams (/events) of this process, and echoes others", func(*appFlags, *tcp.Server) tcp.Handler { return newEchoAndBroadcastHandler() }},
+	{"ws", "broadcasts WebSocket messages that begin with ! to all sockets and event streams (/events) of this process, and echoes others", func(*appFlags, *tcp.Server) tcp.Handler { return newWebBroadcastEchoHandler() }},
 	{"stall", "echoes lines at a fixed capacity (--stall-capacity) with periodic stalls (--stall)", func(f *appFlags, _ *tcp.Server) tcp.Handler { return tcp.Lines(newFixedCapacityHandler(f.stall)) }},
 }
 

@@ -172,7 +172,7 @@ func readCommitAndLoadAverage(ctx context.Context, dir, scale string) result.Ori
 	if commit, err := exec.CommandContext(ctx, "git", "-C", dir, "rev-parse", "--short=12", "HEAD").Output(); err == nil {
 		o.Commit = strings.TrimSpace(string(commit))
 	}
-	if average, err := procfs.LoadAverage(); err == nil {
+	if average, err := procfs.OneMinuteLoadAverage(); err == nil {
 		o.LoadAverage = average
 	}
 	return o

@@ -124,7 +124,7 @@ func TestBenchKilled(t *testing.T) {
 			return strings.Contains(strings.Join(commandLinesWithTemp(t, tmp), "\n"), side)
 		})
 		b.Signal(os.Kill)
-		b.ExitCode()
+		b.WaitExitCode()
 		checkNothingLeft(t, tmp)
 	}
 }
@@ -140,7 +140,7 @@ func TestBenchInterrupted(t *testing.T) {
 	for _, sig := range []os.Signal{syscall.SIGTERM, os.Interrupt} { // as timeout(1) sends two: they count as one
 		b.Signal(sig)
 	}
-	outcome{b.ExitCode(), b.Output.String(), ""}.checkOutcome(t, "interrupted", 1,
+	outcome{b.WaitExitCode(), b.Output.String(), ""}.checkOutcome(t, "interrupted", 1,
 		"\necho-100\n", "  net  ", "Interrupted in run 2 of 2.", "report in "+out, "interrupted in run 2 of 2")
 	if r := readReport(t, out).Reports[0]; len(r.Runs) != 1 || r.Runs[0].Workload != "echo-100" || !r.Runs[0].IsValid() {
 		t.Errorf("the report has %+v, want the run that has ended", r.Runs)

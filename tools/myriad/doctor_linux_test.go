@@ -108,7 +108,7 @@ func TestDoctorFix(t *testing.T) {
 	testkit.RequireNoError(t, n.RunInside(func() error { p = testkit.Start(t, cmd); return nil }))
 	p.WaitForOutput(`\[y/N\]`)
 	p.Signal(syscall.SIGINT)
-	outcome{p.ExitCode(), p.Output.String(), ""}.checkOutcome(t, "interrupted", 1, "\nmyriad: interrupted; nothing was changed\n")
+	outcome{p.WaitExitCode(), p.Output.String(), ""}.checkOutcome(t, "interrupted", 1, "\nmyriad: interrupted; nothing was changed\n")
 	if n.ports() != "50000 50099" {
 		t.Errorf("ports are %s though nobody said yes", n.ports())
 	}

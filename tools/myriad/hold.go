@@ -38,7 +38,7 @@ missing or duplicate line.`,
 				return err
 			}
 			f.cfg.Duration = cmp.Or(f.cfg.Duration, maxHoldDuration)
-			if err := f.agents.validateAndConfigure(&f.cfg, cmd.Flags().Changed); err != nil {
+			if err := f.agents.validateAndSetOptions(&f.cfg, cmd.Flags().Changed); err != nil {
 				return err
 			}
 			f.warnAboutClientLimits(cmd)

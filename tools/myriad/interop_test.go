@@ -67,7 +67,7 @@ func TestInterop(t *testing.T) {
 					wantCode = -1
 				}
 				in.Close()
-				if code := p.ExitCode(); code != wantCode || stdout.String() != c.want {
+				if code := p.WaitExitCode(); code != wantCode || stdout.String() != c.want {
 					t.Errorf("exit code %d, it printed %q, want %q", code, stdout.String(), c.want)
 				}
 				s.checkStop(t)

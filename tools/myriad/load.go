@@ -44,7 +44,7 @@ the result so far is printed in any case. It is 2 if the arguments are invalid.`
 			if err := f.buildConfigFromFlags(cmd.InOrStdin(), args); err != nil {
 				return err
 			}
-			if err := f.agents.validateAndConfigure(&f.cfg, cmd.Flags().Changed); err != nil {
+			if err := f.agents.validateAndSetOptions(&f.cfg, cmd.Flags().Changed); err != nil {
 				return err
 			}
 			f.warnAboutClientLimits(cmd)

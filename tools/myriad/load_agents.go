@@ -56,7 +56,7 @@ func (f *distributedLoadFlags) addFlags(flags *pflag.FlagSet) {
 // natsFlagNames lists the flags about the NATS server. They are invalid with local agents.
 var natsFlagNames = []string{"agents-addr", "agents-cert", "agents-key", "nats", "nats-creds", "nats-ca", "agents-secret"}
 
-func (f *distributedLoadFlags) validateAndConfigure(toDivide *load.Config, isFlagSet func(string) bool) (err error) {
+func (f *distributedLoadFlags) validateAndSetOptions(toDivide *load.Config, isFlagSet func(string) bool) (err error) {
 	if f.agents.n == 0 {
 		for _, name := range append([]string{"agents-wait"}, natsFlagNames...) {
 			if isFlagSet(name) {

@@ -228,7 +228,7 @@ func TestHold(t *testing.T) {
 	testkit.Dial(t, p.addr).ExchangeLine("!noon", "noon")
 	hold.WaitForOutput(`"phase":"heard"`)
 	hold.Signal(os.Interrupt)
-	if code := hold.ExitCode(); code != 0 || !strings.Contains(hold.Output.String(), `"heard":5,"again":0`) {
+	if code := hold.WaitExitCode(); code != 0 || !strings.Contains(hold.Output.String(), `"heard":5,"again":0`) {
 		t.Errorf("%d, %s", code, hold.Output)
 	}
 }

@@ -89,7 +89,7 @@ func newRootCommandWithNamedSubcommand(args ...string) *cobra.Command {
 		}
 	}
 	root.InitDefaultHelpCmd()
-	validateArgsWithUsageErrors(root)
+	setUpArgsValidationRecursively(root)
 	return root
 }
 
@@ -108,7 +108,7 @@ func cancelOnSignalUnlessServer(cmd *cobra.Command) {
 	cmd.SetContext(ctx)
 }
 
-func validateArgsWithUsageErrors(cmd *cobra.Command) {
+func setUpArgsValidationRecursively(cmd *cobra.Command) {
 	args, group := cmd.Args, cmd.Args == nil && cmd.HasSubCommands()
 	if args == nil {
 		args = cobra.NoArgs
@@ -133,7 +133,7 @@ func validateArgsWithUsageErrors(cmd *cobra.Command) {
 			sub.Args = requireKnownHelpTopic
 			continue
 		}
-		validateArgsWithUsageErrors(sub)
+		setUpArgsValidationRecursively(sub)
 	}
 }
 

@@ -87,7 +87,7 @@ func runToEnd(t *testing.T, cmd *exec.Cmd) outcome {
 	t.Helper()
 	var stdout, stderr testkit.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	code := testkit.Start(t, cmd).ExitCode()
+	code := testkit.Start(t, cmd).WaitExitCode()
 	return outcome{code, stdout.String(), stderr.String()}
 }
 
@@ -157,7 +157,7 @@ func startProcess(t *testing.T, cmd *exec.Cmd) *server {
 		cmd.Stderr = s.stderr
 	}
 	s.Process = testkit.Start(t, cmd)
-	s.stdout, s.stop = s.Output, s.ExitCode
+	s.stdout, s.stop = s.Output, s.WaitExitCode
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("standard error of %q: %s", cmd.Args, s.stderr)

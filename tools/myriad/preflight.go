@@ -95,7 +95,7 @@ func (f *serverFlags) warnAboutServerLimits(cmd *cobra.Command) {
 	n := f.srv.Limits.MaxConns
 	p.connsDerived = n == 0
 	if p.connsDerived {
-		n = min(sock.MaxConnsForDescriptorLimit()*max(f.srv.Processes, 1), maxDerivedConns)
+		n = min(sock.DefaultMaxConnsForDescriptorLimit()*max(f.srv.Processes, 1), maxDerivedConns)
 	}
 	p.plan = doctor.Plan{Connections: n, Side: doctor.Server, Model: cmp.Or(f.srv.Model, tcp.Auto), Processes: f.srv.Processes}
 	p.doctorArgs = []string{"--side server"}

@@ -50,11 +50,11 @@ type serverFlags struct {
 	flagsByField map[string]string // flag names by field of Server, for messages
 }
 
-// addFlags adds the flags. addr is the default of --addr.
-func (f *serverFlags) addFlags(flags *pflag.FlagSet, addr string) {
+// addFlags adds the flags. defaultAddr is the default of --defaultAddr.
+func (f *serverFlags) addFlags(flags *pflag.FlagSet, defaultAddr string) {
 	srv, limits := &f.srv, &f.srv.Limits
 	f.flagsByField = map[string]string{"Server.Addr": "addr", "Server.Network": "network", "Server.Model": "model", "Server.Loops": "loops", "Server.Spin": "spin", "Server.WriteDelay": "write-delay"}
-	flags.StringVar(&srv.Addr, "addr", addr, "address to listen on; 0.0.0.0 means IPv4 only; without a host, IPv6 too; port 0 selects a free port; systemd or systemd:NAME is a socket passed by systemd (LISTEN_FDS)")
+	flags.StringVar(&srv.Addr, "addr", defaultAddr, "address to listen on; 0.0.0.0 means IPv4 only; without a host, IPv6 too; port 0 selects a free port; systemd or systemd:NAME is a socket passed by systemd (LISTEN_FDS)")
 	flags.StringVar(&srv.Network, "network", "", "tcp, tcp4, tcp6, or unix for a socket at the path --addr (default tcp)")
 	flags.StringVar(&srv.Model, "model", "", "I/O model: auto, goroutine, epoll or uring (default auto: the last of these that works here, with workers for slow handlers)")
 	flags.IntVar(&srv.Loops, "loops", 0, "event loops, for models that use them (default: half of the processors, more if --max-conns needs them)")

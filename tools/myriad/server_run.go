@@ -43,7 +43,7 @@ func (f *serverFlags) serveUntilSignal(cmd *cobra.Command, name string) error {
 		if listening > 0 {
 			secured = srv.Listeners[listening-1].TLSConfig
 		}
-		f.raiseProcsAndPrintServing(cmd, name, addr, secured != nil)
+		f.raiseGOMAXPROCSAndPrintServing(cmd, name, addr, secured != nil)
 		if listening++; listening > len(srv.Listeners) {
 			notifyServiceManager(cmd, "READY=1")
 		}
@@ -69,7 +69,7 @@ func (f *serverFlags) serveUntilSignal(cmd *cobra.Command, name string) error {
 	return err
 }
 
-func (f *serverFlags) raiseProcsAndPrintServing(cmd *cobra.Command, name string, addr net.Addr, secured bool) {
+func (f *serverFlags) raiseGOMAXPROCSAndPrintServing(cmd *cobra.Command, name string, addr net.Addr, secured bool) {
 	srv := &f.srv
 	s := srv.Stats()
 	raiseGOMAXPROCSUnlessSet(s.Loops, f.workers.hasWorkers() || srv.Model == "" || srv.Model == tcp.Auto)
@@ -125,12 +125,12 @@ func (f *serverFlags) startSignalAndUpgradeHandling(cmd *cobra.Command) (ctx con
 					continue
 				}
 				if sig == upgradeSignal {
-					upgrades.Go(func() { _, _ = f.replaceProcess(ctx, cmd, sig.String()) }) // it reports the outcome itself
+					upgrades.Go(func() { _, _ = f.upgradeToNewProcess(ctx, cmd, sig.String()) }) // it reports the outcome itself
 					continue
 				}
 				cut += f.reloadDrainOrCloseOnSignal(cmd, sig, ctx.Err() != nil, drain)
 			case tell := <-f.upgradeRequests:
-				upgrades.Go(func() { tell(f.replaceProcess(ctx, cmd, "a request of the admin page")) })
+				upgrades.Go(func() { tell(f.upgradeToNewProcess(ctx, cmd, "a request of the admin page")) })
 			case <-done:
 				return
 			}
@@ -151,9 +151,9 @@ func (f *serverFlags) startSignalAndUpgradeHandling(cmd *cobra.Command) (ctx con
 	}
 }
 
-// replaceProcess upgrades to a new process, which takes over the server and the address of --admin, and prints the
+// upgradeToNewProcess upgrades to a new process, which takes over the server and the address of --admin, and prints the
 // outcome. If it fails, this process continues to serve.
-func (f *serverFlags) replaceProcess(ctx context.Context, cmd *cobra.Command, cause string) (u tcp.Upgraded, err error) {
+func (f *serverFlags) upgradeToNewProcess(ctx context.Context, cmd *cobra.Command, cause string) (u tcp.Upgraded, err error) {
 	out := cmd.ErrOrStderr()
 	if f.upgradeRefusal != "" {
 		err = errors.New(f.upgradeRefusal)
@@ -199,7 +199,7 @@ func (f *serverFlags) queueOrRefuseUpgrade(done func(tcp.Upgraded, error)) {
 	}
 }
 
-func (f *serverFlags) reloadDrainOrCloseOnSignal(cmd *cobra.Command, sig os.Signal, draining bool, drain func()) (cut int64) {
+func (f *serverFlags) reloadDrainOrCloseOnSignal(cmd *cobra.Command, sig os.Signal, draining bool, drain func()) (connsCutOff int64) {
 	out := cmd.ErrOrStderr()
 	switch hangup := sig == syscall.SIGHUP; {
 	case hangup && len(f.reloads) > 0:
@@ -225,11 +225,11 @@ func (f *serverFlags) reloadDrainOrCloseOnSignal(cmd *cobra.Command, sig os.Sign
 		drain()
 	case hangup: // a closing terminal sends two: one from the shell, one from the kernel
 	default:
-		cut = f.srv.Stats().Open
+		connsCutOff = f.srv.Stats().Open
 		fmt.Fprintf(out, "myriad: %v again: stopping at once\n", sig)
 		f.srv.Close()
 	}
-	return cut
+	return connsCutOff
 }
 
 func (f *serverFlags) startAdminAndFlightIfRequested(cmd *cobra.Command) (stop func(), err error) {

@@ -95,7 +95,7 @@ func (s *tutorial) start() (p *testkit.Process, stop func()) {
 	})
 	return p, func() {
 		p.Signal(os.Interrupt)
-		if code := p.ExitCode(); code != 0 {
+		if code := p.WaitExitCode(); code != 0 {
 			s.t.Errorf("the program ended with %d after an interrupt: %s", code, s.read("output"))
 		}
 	}

@@ -57,7 +57,7 @@ func serveFastHTTPWeb(s settings) (serveFunc, error) {
 		case strings.HasPrefix(path, "/json/"):
 			count, _ := strconv.Atoi(path[len("/json/"):])
 			ctx.SetContentType("application/json")
-			ctx.SetBody(lab.MarshalItems(count, ctx.QueryArgs().GetUintOrZero("m")))
+			ctx.SetBody(lab.MarshalFirstItems(count, ctx.QueryArgs().GetUintOrZero("m")))
 		case path == "/64k":
 			ctx.SetBody(lab.Large)
 		case path == "/upload":
@@ -65,7 +65,7 @@ func serveFastHTTPWeb(s settings) (serveFunc, error) {
 		case path == "/wait":
 			ctx.SetBody(lab.Wait2ms())
 		case path == "/compute":
-			ctx.SetBody(lab.ComputeRarely())
+			ctx.SetBody(lab.ComputeEvery1000thCall())
 		case strings.HasPrefix(path, "/static/"):
 			files(ctx)
 		default:

@@ -26,7 +26,7 @@ var castCases = []testCase{
 // broadcast broadcasts p, and retries while there is no space.
 func (s *server) broadcast(p []byte) {
 	s.t.Helper()
-	if err := retryWhileFull(func() error { return s.BroadcastToAllWorkers(p) }); err != nil {
+	if err := retryWhileFull(func() error { return s.BroadcastToAllConns(p) }); err != nil {
 		s.t.Errorf("Broadcast: %v", err)
 	}
 }
@@ -200,7 +200,7 @@ func testBroadcastToBusyHandlers(b *testEnv) {
 		func(cfg *engine.Config) { cfg.DropMessages = true })
 	sent := 0
 	for full := 0; full < 5 && sent < 5000; {
-		switch err := s.BroadcastToAllWorkers(broadcastMessage(sent, size)); {
+		switch err := s.BroadcastToAllConns(broadcastMessage(sent, size)); {
 		case errors.Is(err, engine.ErrFull):
 			full++
 			runtime.Gosched()

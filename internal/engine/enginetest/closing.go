@@ -65,7 +65,7 @@ func testCloseExpires(b *testEnv) {
 		reason error
 	}{
 		{func(c *engine.Conn) { c.CloseWith(nil) }, func(l *engine.Limits) { l.Linger = limit }, nil},
-		{func(c *engine.Conn) { c.CloseAfterPeerEOF(io.ErrNoProgress) }, func(l *engine.Limits) { l.CloseTimeout = limit }, io.ErrNoProgress},
+		{func(c *engine.Conn) { c.CloseWaitingForPeerEOF(io.ErrNoProgress) }, func(l *engine.Limits) { l.CloseTimeout = limit }, io.ErrNoProgress},
 	} {
 		s := b.startServer(&Script{Opened: func(c *engine.Conn) {
 			c.WriteString("goodbye")
@@ -87,13 +87,13 @@ func testCloseExpires(b *testEnv) {
 	}
 }
 
-// testCloseAfterPeer checks that CloseAfterPeerEOF leaves the end to the client, and discards input until then.
+// testCloseAfterPeer checks that CloseWaitingForPeerEOF leaves the end to the client, and discards input until then.
 func testCloseAfterPeer(b *testEnv) {
 	const more = "more that nobody wants"
 	closesAfterPeer := func(c *engine.Conn, in []byte) int {
 		c.WriteString("goodbye")
-		c.CloseAfterPeerEOF(io.ErrNoProgress)
-		c.CloseAfterPeerEOF(nil)
+		c.CloseWaitingForPeerEOF(io.ErrNoProgress)
+		c.CloseWaitingForPeerEOF(nil)
 		return 1
 	}
 	s := b.startServer(&Script{Received: closesAfterPeer}, limited(func(l *engine.Limits) { l.CloseTimeout = time.Minute }))

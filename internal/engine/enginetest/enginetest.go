@@ -106,7 +106,7 @@ func Run(t *testing.T, m engine.Model, loops int, kind Kind) {
 				if !group.alone {
 					t.Parallel()
 				}
-				testkit.ReserveDescriptors(t, cmp.Or(manyDescriptors[c.name], fewDescriptors))
+				testkit.AcquireDescriptorsOrSkip(t, cmp.Or(manyDescriptors[c.name], fewDescriptors))
 				c.run(&testEnv{TB: t, model: m, loops: loops})
 			})
 		}

@@ -126,7 +126,7 @@ func testDelayedOutput(b *testEnv, delay time.Duration, release func(s *server, 
 // testDelayedOutputLimits sends more than may be delayed.
 func testDelayedOutputLimits(b *testEnv) {
 	send := func(_ *server, r engine.Ref, p []byte) error { return r.Send(p) }
-	broadcast := func(s *server, _ engine.Ref, p []byte) error { return s.BroadcastToAllWorkers(p) }
+	broadcast := func(s *server, _ engine.Ref, p []byte) error { return s.BroadcastToAllConns(p) }
 	wait := func(_ *server, r engine.Ref, p []byte) error { return r.SendWait(background(b), p) }
 	for _, row := range []struct {
 		n, size int

@@ -268,7 +268,7 @@ func testExportWithBroadcasts(b *testEnv) {
 	for range 2 {
 		casting.Go(func() {
 			for !over.Load() {
-				_ = from.BroadcastToAllWorkers(testPattern(1000)) // fails without space or connections
+				_ = from.BroadcastToAllConns(testPattern(1000)) // fails without space or connections
 				runtime.Gosched()
 			}
 		})
@@ -299,7 +299,7 @@ func testExportAfterBroadcasts(b *testEnv) {
 	want := ""
 	for i := range messages {
 		text := fmt.Sprintf("%d,", i)
-		b.requireNoError(from.BroadcastToAllWorkers([]byte(text)))
+		b.requireNoError(from.BroadcastToAllConns([]byte(text)))
 		want += text
 	}
 	from.exportConnsTo(b, to, n)

@@ -221,7 +221,7 @@ func testRelayTimeouts(b *testEnv, near bool) {
 		cfg.Heartbeat = engine.Heartbeat{Every: short / 4, MaxMissed: 2, Send: func(c *engine.Conn) { c.WriteString("beat\n") }}
 	})
 	c.exchangeWith(up, "before\n")
-	b.checkNoError(r.BroadcastToAllWorkers([]byte("to all\n")))
+	b.checkNoError(r.BroadcastToAllConns([]byte("to all\n")))
 	c.SetReadDeadline(time.Now().Add(short))
 	if n, err := c.Read(make([]byte, 64)); n > 0 || err == nil {
 		b.Errorf("a relay got %d bytes that the target has not sent, %v", n, err)

@@ -182,7 +182,7 @@ func testCallsAfterStop(b *testEnv) {
 	c.Close()
 	wantStopped()
 	for call, err := range map[string]error{
-		"Send": r.Send([]byte("wrong")), "Close": r.Close(), "Nudge": r.Nudge(), "Broadcast": s.BroadcastToAllWorkers([]byte("wrong")),
+		"Send": r.Send([]byte("wrong")), "Close": r.Close(), "Nudge": r.Nudge(), "Broadcast": s.BroadcastToAllConns([]byte("wrong")),
 		"Dial": s.Dial(engine.DialRequest{Target: newTarget(b).addr(), Count: 1}), "Hold": s.PauseAccept(true), "Expel": s.QueueCloseOfPeerConns(netip.MustParseAddrPort("192.0.2.1:80")),
 	} {
 		if !errors.Is(err, engine.ErrClosed) {

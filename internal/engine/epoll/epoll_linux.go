@@ -93,7 +93,7 @@ func (d *driver) handleEvents(count int) (handledAny bool) {
 		}
 	}
 	if count > 0 {
-		d.poll.LimitBatch(d.loop.NextEventBatch(count, eventBatch))
+		d.poll.LimitBatch(d.loop.NextEventBatchSize(count, eventBatch))
 	}
 	return count > 0
 }

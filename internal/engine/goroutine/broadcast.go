@@ -10,7 +10,7 @@ import (
 // broadcaster, puts references to all waiting broadcasts into the mailbox of each connection. It stops early when the
 // engine kills its connections.
 
-func (e *goroutineEngine) BroadcastToAllWorkers(payload []byte) error {
+func (e *goroutineEngine) BroadcastToAllConns(payload []byte) error {
 	b, err := e.broadcastTracker.RegisterBroadcast(payload, 1, &e.cfg.Limits)
 	if err != nil {
 		return err

@@ -238,10 +238,10 @@ const timerLead = 2 * engine.FastSweepPeriod
 // that time is within timerLead, it sets a deadline for the wait. Otherwise, the sweeper must wake the goroutine later.
 // wakeAt is the time when the sweeper must wake the goroutine, for this timer or another timeout. otherWakeAt is the
 // time of the connection's next timeout.
-func (c *conn) setWaitDeadlineIfWithinTimerLead(at time.Duration, otherWakeAt uint32) (wakeAt uint32) {
-	left := at - c.engine.readClock()
+func (c *conn) setWaitDeadlineIfWithinTimerLead(timerAt time.Duration, otherWakeAt uint32) (wakeAt uint32) {
+	left := timerAt - c.engine.readClock()
 	if left > timerLead {
-		return min(otherWakeAt, toSweepTime(at-timerLead))
+		return min(otherWakeAt, toSweepTime(timerAt-timerLead))
 	}
 	_ = c.netConn.SetDeadline(time.Now().Add(max(left, time.Millisecond)))
 	return otherWakeAt
@@ -329,7 +329,7 @@ func (c *conn) deliverMail() {
 		return
 	}
 	c.updateClock()
-	mail, data := box.TakeAllQueued()
+	mail, data := box.TakeQueued()
 	defer func() { c.engine.counters.Add(engine.Buffered, -int64(box.Recycle(mail, data))) }()
 	left, rest := mail, data
 	deliverRemaining := func() {
@@ -384,7 +384,7 @@ func (c *conn) shutdownWriteOrAssumeEOF() {
 	} else {
 		c.OnEOF() // the connection cannot be half-closed
 	}
-	c.MarkWriteShutAndStartLinger()
+	c.MarkWriteShutAndLingerIfClosing()
 }
 
 func (c *conn) detachOrFinishExport() {
@@ -432,5 +432,5 @@ func (c *conn) closeMailboxAndUnregister() {
 		c.mailboxPtr.Load().RejectFurtherPosts()
 		c.deliverMail()
 	}
-	c.engine.unregisterConn(c)
+	c.engine.unregisterAndReleaseAdmission(c)
 }

@@ -22,7 +22,7 @@ type chunk struct {
 	generations [chunkSize]uint32 // number of earlier connections in each slot
 }
 
-func (t *connTable) addConn(c *conn, h *engine.Runtime) {
+func (t *connTable) addConn(c *conn, rt *engine.Runtime) {
 	if len(t.free) == 0 {
 		first := uint32(len(t.chunks)) * chunkSize
 		t.chunks = append(t.chunks, new(chunk))
@@ -35,7 +35,7 @@ func (t *connTable) addConn(c *conn, h *engine.Runtime) {
 	t.free = t.free[:last]
 	t.used++
 	chunk, i := t.chunks[slot/chunkSize], slot%chunkSize
-	c.Bind(h, slot, chunk.generations[i])
+	c.Bind(rt, slot, chunk.generations[i])
 	chunk.conns[i] = c
 }
 

@@ -135,7 +135,7 @@ func startEngine(cfg engine.Config) (engine.Engine, error) {
 	e.running.Go(e.runPeriodicChecks)
 	e.running.Go(e.runBroadcaster)
 	if cfg.Scheduler != nil {
-		e.schedulerDone.Go(e.callConfigSchedulerWhenDue)
+		e.schedulerDone.Go(e.runConfigSchedulerLoop)
 	}
 	for i := range e.listeners {
 		e.running.Go(func() { engine.RerunAfterGoexitThenExit(func() { e.acceptConns(i) }) })
@@ -314,7 +314,7 @@ func (e *goroutineEngine) registerConnUnlessStopped(c *conn) error {
 	return nil
 }
 
-func (e *goroutineEngine) unregisterConn(c *conn) {
+func (e *goroutineEngine) unregisterAndReleaseAdmission(c *conn) {
 	e.mu.Lock()
 	e.conns.removeConn(c.Slot())
 	e.mu.Unlock()

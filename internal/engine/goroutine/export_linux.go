@@ -72,7 +72,7 @@ func (e *goroutineEngine) ExportConns(ctx context.Context, channels []*os.File) 
 	e.awaitEarlierBroadcasts(ctx) // because an exported connection accepts no requests
 	var reading sync.WaitGroup
 	for i, o := range d.sender.Channels {
-		reading.Go(func() { d.receiveConfirmationsAndCredit(files[i], o) })
+		reading.Go(func() { d.receiveCreditUntilChannelEnds(files[i], o) })
 	}
 	stopped := context.AfterFunc(ctx, func() {
 		d.mu.Lock()
@@ -98,9 +98,9 @@ func (e *goroutineEngine) ExportConns(ctx context.Context, channels []*os.File) 
 	return d.sender.Result()
 }
 
-// receiveConfirmationsAndCredit receives messages from the importing engine until the channel ends. The messages
+// receiveCreditUntilChannelEnds receives messages from the importing engine until the channel ends. The messages
 // confirm received connections, or grant credit to send more connections. The parameter file is the channel's socket.
-func (d *connExporter) receiveConfirmationsAndCredit(file *os.File, channel *handover.ExportChannel) {
+func (d *connExporter) receiveCreditUntilChannelEnds(file *os.File, channel *handover.ExportChannel) {
 	raw, err := file.SyscallConn()
 	if err != nil {
 		return // the channel was closed here
@@ -122,7 +122,7 @@ func (d *connExporter) requestExportsOrFinish(e *goroutineEngine, roundDue bool)
 	defer d.mu.Unlock()
 	if d.sender.IsExporting() {
 		if roundDue && len(d.remaining) == 0 {
-			d.listExportableConnsOrStop(e)
+			d.listExportableConnsOrStopLocked(e)
 		}
 		if roundDue || d.unanswered <= 0 {
 			n := min(maxRequested, len(d.remaining), max(d.sender.TotalCredit()-d.sending, 0))
@@ -131,10 +131,10 @@ func (d *connExporter) requestExportsOrFinish(e *goroutineEngine, roundDue bool)
 			d.remaining = d.remaining[n:]
 		}
 	}
-	return d.sender.ShutChannelsWhenConfirmed() && d.sending == 0
+	return d.sender.TryFinish() && d.sending == 0
 }
 
-func (d *connExporter) listExportableConnsOrStop(e *goroutineEngine) {
+func (d *connExporter) listExportableConnsOrStopLocked(e *goroutineEngine) {
 	e.mu.Lock()
 	d.remaining = e.conns.allConns()
 	e.mu.Unlock()
@@ -158,10 +158,10 @@ func (c *conn) startExportOrDecline() {
 	if err == engine.ErrNotExportable {
 		d.unexportable[c] = true
 	}
-	d.countDecidedExportRequest()
+	d.countExportAnswerLocked()
 }
 
-func (d *connExporter) countDecidedExportRequest() {
+func (d *connExporter) countExportAnswerLocked() {
 	if d.unanswered--; d.unanswered <= 0 {
 		signalUnlessPending(d.progress)
 	}
@@ -183,7 +183,7 @@ func (c *conn) exportOrStayOpen() {
 func (d *connExporter) exportConn(c *conn) (exported, neverExportable bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	defer d.countDecidedExportRequest()
+	defer d.countExportAnswerLocked()
 	if !d.sender.IsExporting() || d.sender.TotalCredit() <= d.sending {
 		return false, false
 	}

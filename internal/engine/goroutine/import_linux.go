@@ -101,8 +101,8 @@ func (a *importChannel) ReserveConns(n int) (reserved int) {
 func (a *importChannel) ReleaseConns(n int) { a.engine.admission.CancelReservedConns(n) }
 
 // importConn serves a received connection on a new goroutine. The caller must have reserved capacity with ReserveConns.
-// When the connection has been imported or the import has failed, onOpened is called once.
-func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened func()) {
+// When the connection has been imported or the import has failed, onDone is called once.
+func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onDone func()) {
 	e.admission.AcquireReservedConn()
 	f := os.NewFile(uintptr(fd), "")
 	defer f.Close()
@@ -110,12 +110,12 @@ func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened f
 	if err != nil {
 		e.counters.Add(engine.AcceptErrors, 1)
 		e.releaseAdmissionAndWakeWaiters()
-		onOpened()
+		onDone()
 		return
 	}
-	if err := e.host.AdmitImportedAndMapListener(record); err != nil {
+	if err := e.host.MapListenerAndAdmitOrRelease(record); err != nil {
 		e.running.Go(func() { // RefusalReply may call runtime.Goexit
-			defer onOpened()
+			defer onDone()
 			defer netConn.Close()
 			if len(record.Layer) > 0 { // an unencrypted answer would break TLS
 				return
@@ -125,12 +125,12 @@ func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened f
 		return
 	}
 	open := func(c *conn) {
-		defer onOpened()
+		defer onDone()
 		c.ImportOrAbort(record)
 	}
 	if !e.startConnOrReportFailure(netConn, record.Listener, nil, open) {
 		e.host.UndoAdmitImported(record)
 		e.releaseAdmissionAndWakeWaiters()
-		onOpened()
+		onDone()
 	}
 }

@@ -22,7 +22,7 @@ func (v *pollerBarrier) open() error {
 	if err != nil {
 		return fmt.Errorf("eventfd: %w", err)
 	}
-	v.event, v.signalOrClearFunc = os.NewFile(uintptr(fd), "eventfd"), v.signalOrClear
+	v.event, v.signalOrClearFunc = os.NewFile(uintptr(fd), "eventfd"), v.signalThenClear
 	if v.raw, err = v.event.SyscallConn(); err != nil {
 		v.event.Close()
 	}
@@ -35,8 +35,8 @@ func (v *pollerBarrier) waitForPollerPass() {
 	_ = v.raw.Read(v.signalOrClearFunc) // fails when the barrier is closed
 }
 
-// signalOrClear signals the eventfd on the first call and clears it on the second call.
-func (v *pollerBarrier) signalOrClear(eventFD uintptr) (done bool) {
+// signalThenClear signals the eventfd on the first call and clears it on the second call.
+func (v *pollerBarrier) signalThenClear(eventFD uintptr) (done bool) {
 	word := binary.NativeEndian.AppendUint64(nil, 1)
 	if done = v.signalled; done {
 		_, _ = unix.Read(int(eventFD), word)

@@ -32,8 +32,8 @@ func (w *readWaiter) waitUntilReadable() error {
 	return err
 }
 
-// waitUntilDoneOrTimeout calls the function done at once, and again whenever input may have arrived. It returns when
+// waitUnlessDone calls the function done at once, and again whenever input may have arrived. It returns when
 // done returns true or the read deadline passes.
-func (w *readWaiter) waitUntilDoneOrTimeout(done func() bool) error {
+func (w *readWaiter) waitUnlessDone(done func() bool) error {
 	return w.raw.Read(func(uintptr) bool { return done() })
 }

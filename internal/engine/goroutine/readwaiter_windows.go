@@ -27,8 +27,8 @@ func (w *readWaiter) waitUntilReadable() error {
 	})
 }
 
-// waitUntilDoneOrTimeout calls the function done once. If done returns false, waitUntilDoneOrTimeout sleeps for 1 ms.
-func (w *readWaiter) waitUntilDoneOrTimeout(done func() bool) error {
+// waitUnlessDone calls the function done once. If done returns false, waitUnlessDone sleeps for 1 ms.
+func (w *readWaiter) waitUnlessDone(done func() bool) error {
 	if !done() {
 		time.Sleep(time.Millisecond)
 	}

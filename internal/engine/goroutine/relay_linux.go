@@ -37,7 +37,7 @@ func (c *conn) spliceToPartnerAndReleasePermit(fd int32) (triedAndReleased, hadI
 	if !c.bulk || c.Layer() != nil || !c.MaySendOnPartnerSocket() {
 		return false, false
 	}
-	pipe := c.engine.pipePool.takeIdleOrNewPipe()
+	pipe := c.engine.pipePool.takeIdleOrUnopenedPipe()
 	defer c.engine.pipePool.keepOrCloseEmptyPipe(pipe)
 	if !pipe.Open() {
 		return false, false
@@ -49,7 +49,7 @@ func (c *conn) spliceToPartnerAndReleasePermit(fd int32) (triedAndReleased, hadI
 		triedAndReleased, hadInput = errno != syscall.EINVAL, errno != syscall.EAGAIN // EINVAL means no support
 		c.io.n, c.io.errno = int32(received), int16(errno)
 		if received > 0 {
-			c.sendPipedBytesOrReadRest(pipe, partner, received)
+			c.sendPipedBytesAndReadRest(pipe, partner, received)
 		}
 	})
 	if triedAndReleased {
@@ -59,7 +59,7 @@ func (c *conn) spliceToPartnerAndReleasePermit(fd int32) (triedAndReleased, hadI
 	return triedAndReleased, hadInput
 }
 
-func (c *conn) sendPipedBytesOrReadRest(pipe *sock.SplicePipe, partner *engine.Conn, pipeBytes int) {
+func (c *conn) sendPipedBytesAndReadRest(pipe *sock.SplicePipe, partner *engine.Conn, pipeBytes int) {
 	moved := 0
 	c.engine.callWithConnDescriptor(partner, func(fd uintptr) { moved, _ = pipe.SpliceToSocket(int32(fd), pipeBytes) })
 	c.CountSpliced(moved)
@@ -83,7 +83,7 @@ func (p *pipePool) initAndSetSendToPartner(e *goroutineEngine) {
 	e.host.SendToPartner = e.sendToPartner
 }
 
-func (p *pipePool) takeIdleOrNewPipe() *sock.SplicePipe {
+func (p *pipePool) takeIdleOrUnopenedPipe() *sock.SplicePipe {
 	select {
 	case pipe := <-p.idle:
 		return pipe

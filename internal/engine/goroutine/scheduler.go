@@ -10,8 +10,8 @@ import (
 
 // This file calls Config.Scheduler.
 
-// callConfigSchedulerWhenDue calls Config.Scheduler until all other goroutines of the engine have ended.
-func (e *goroutineEngine) callConfigSchedulerWhenDue() {
+// runConfigSchedulerLoop calls Config.Scheduler until all other goroutines of the engine have ended.
+func (e *goroutineEngine) runConfigSchedulerLoop() {
 	for !isChanClosed(e.workDone) {
 		now := engine.MonotonicNow()
 		next := e.cfg.Scheduler(-1, now, nudgeConn)

@@ -32,7 +32,7 @@ func (e *goroutineEngine) runPeriodicChecks() {
 				c.wakeUnlessOnlyHeartbeatDue(now)
 			}
 		}
-		e.sendDueHeartbeats(now)
+		e.sendDueHeartbeatsOfNextSlice(now)
 		e.closeLargestConnsIfOverBudget()
 		e.wakeBlockedSendersIfWithinBudget()
 	}
@@ -44,8 +44,8 @@ func (c *conn) wakeUnlessOnlyHeartbeatDue(now time.Duration) {
 	}
 }
 
-// sendDueHeartbeats sends heartbeats that are due. Each call checks only a part of the connections.
-func (e *goroutineEngine) sendDueHeartbeats(now time.Duration) {
+// sendDueHeartbeatsOfNextSlice sends heartbeats that are due. Each call checks only a part of the connections.
+func (e *goroutineEngine) sendDueHeartbeatsOfNextSlice(now time.Duration) {
 	if !e.heartbeats.IsActive() {
 		return
 	}
@@ -146,11 +146,11 @@ func (k *pausableClock) removeLimit() {
 
 // nextSweepConns returns the connections to sweep next. period is the time in which all connections are swept once. If
 // period is 0, or if connections have a timer, deadline or expiry, FastSweepPeriod applies instead.
-func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
-	if e.expiringConns.Load() > 0 || period == 0 {
-		period = engine.FastSweepPeriod
+func (e *goroutineEngine) nextSweepConns(fullSweepPeriod time.Duration) []*conn {
+	if e.expiringConns.Load() > 0 || fullSweepPeriod == 0 {
+		fullSweepPeriod = engine.FastSweepPeriod
 	}
-	slices := int(period / engine.MinSliceInterval)
+	slices := int(fullSweepPeriod / engine.MinSliceInterval)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	chunks := len(e.conns.chunks)

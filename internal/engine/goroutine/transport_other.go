@@ -63,7 +63,7 @@ func (c *conn) tryRead() (received []byte, _ error) {
 }
 
 func (c *conn) waitForMail() (wakeOrIOErr error) {
-	err := c.io.wait.waitUntilDoneOrTimeout(c.parkOrFindRequests)
+	err := c.io.wait.waitUnlessDone(c.parkOrFindRequests)
 	if roused := c.parked.Swap(notParked) == notParked; roused && err == nil {
 		err = os.ErrDeadlineExceeded
 	}

@@ -61,7 +61,7 @@ func (in *ImportChannel) ConfirmArrivalsAndGrantCredit() {
 		credit = uint32(in.owner.ReserveConns(maxCredit - in.credit))
 	}
 	in.credit += int(credit)
-	r.recountCreditAndRemoveWaiting(in)
+	r.recountAndRemoveWaitingLocked(in)
 	switch {
 	case in.credit > 0 || in.closedOrExhausted:
 	case r.totalCredit > 0:
@@ -70,7 +70,7 @@ func (in *ImportChannel) ConfirmArrivalsAndGrantCredit() {
 		in.closedOrExhausted, credit = true, noMoreCredit
 	}
 	if in.unconfirmed > 0 || credit > 0 {
-		in.sendConfirmation(credit)
+		in.sendConfirmationLocked(credit)
 	}
 	var others []*ImportChannel
 	if r.totalCredit == 0 {
@@ -80,9 +80,9 @@ func (in *ImportChannel) ConfirmArrivalsAndGrantCredit() {
 	scheduleArrivalConfirmations(others)
 }
 
-// recountCreditAndRemoveWaiting updates r.totalCredit after in.credit has changed. It also removes in from
+// recountAndRemoveWaitingLocked updates r.totalCredit after in.credit has changed. It also removes in from
 // r.withoutCredit, the channels that wait for credit. The caller must hold r.mu.
-func (r *CreditDistributor) recountCreditAndRemoveWaiting(in *ImportChannel) {
+func (r *CreditDistributor) recountAndRemoveWaitingLocked(in *ImportChannel) {
 	r.totalCredit += in.credit - in.countedCredit
 	in.countedCredit = in.credit
 	r.withoutCredit = slices.DeleteFunc(r.withoutCredit, func(w *ImportChannel) bool { return w == in })
@@ -94,7 +94,7 @@ func scheduleArrivalConfirmations(channels []*ImportChannel) {
 	}
 }
 
-func (in *ImportChannel) sendConfirmation(newCredit uint32) {
+func (in *ImportChannel) sendConfirmationLocked(newCredit uint32) {
 	p := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(in.unconfirmed)), newCredit)
 	_ = sock.SendFDs(in.FD, p, nil) // ReceiveAndImportBatch reports a failure of the channel
 	in.unconfirmed = 0
@@ -137,7 +137,7 @@ func (in *ImportChannel) ReleaseUnusedReservation() {
 	r.mu.Lock()
 	in.owner.ReleaseConns(in.credit)
 	in.credit, in.closedOrExhausted = 0, true
-	r.recountCreditAndRemoveWaiting(in)
+	r.recountAndRemoveWaitingLocked(in)
 	others := r.withoutCredit
 	r.withoutCredit = nil
 	r.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 // ExportSender sends connections to another engine. It belongs to one owner, which is a loop or an engine. While
 // [ExportSender.IsExporting] returns true, the owner sends connections with [ExportSender.TrySendBatchOrFail]. When a
 // channel becomes readable, the owner calls [ExportSender.ReceiveConfirmationsOrAbortExport] and then
-// [ExportSender.ShutChannelsWhenConfirmed]. An ExportSender is not safe for concurrent use.
+// [ExportSender.TryFinish]. An ExportSender is not safe for concurrent use.
 type ExportSender struct {
 	Channels    []*ExportChannel
 	nextChannel int // index of the channel for the next batch
@@ -84,10 +84,10 @@ func (s *ExportSender) Result() (engine.ExportResult, error) {
 	return result, s.err
 }
 
-// ShutChannelsWhenConfirmed ends the export step by step. While sent connections are unconfirmed, it does nothing. If
+// TryFinish ends the export step by step. While sent connections are unconfirmed, it does nothing. If
 // no channel has credit or can get more credit, it stops the export. If the export has stopped, it shuts all channels
 // for writing. It returns true when the receiver has closed all channels, or if the export was aborted.
-func (s *ExportSender) ShutChannelsWhenConfirmed() (allEndedOrAborted bool) {
+func (s *ExportSender) TryFinish() (allEndedOrAborted bool) {
 	unconfirmed := func(o *ExportChannel) bool { return o.unconfirmed > 0 }
 	hasRoom := func(o *ExportChannel) bool { return !o.exhausted || o.credit > 0 }
 	open := func(o *ExportChannel) bool { return !o.Ended }

@@ -106,17 +106,17 @@ func (l *tlsLayer) decryptAndDeliver(c *engine.Conn, ciphertext []byte) error {
 			c.MarkPeerEOFAndForwardOrStartTimeout()
 			return nil
 		default:
-			return wrapUnlessUnexpectedEOF(err)
+			return toTLSErrorUnlessUnexpectedEOF(err)
 		}
 	}
 }
 
 func (l *tlsLayer) Write(_ *engine.Conn, p []byte) error {
-	return wrapUnlessUnexpectedEOF(l.session.Write(p))
+	return toTLSErrorUnlessUnexpectedEOF(l.session.Write(p))
 }
 
-// wrapUnlessUnexpectedEOF wraps err in an engine.TLSError, unless err is nil or io.ErrUnexpectedEOF.
-func wrapUnlessUnexpectedEOF(err error) error {
+// toTLSErrorUnlessUnexpectedEOF wraps err in an engine.TLSError, unless err is nil or io.ErrUnexpectedEOF.
+func toTLSErrorUnlessUnexpectedEOF(err error) error {
 	if err == nil || errors.Is(err, io.ErrUnexpectedEOF) {
 		return err
 	}

@@ -46,10 +46,10 @@ func (e *loopEngine) Adopt(conn net.Conn, listener int, alreadyRead []byte) erro
 	return <-result
 }
 
-// enqueueAdoption duplicates the descriptor of conn, and passes the duplicate, fd, to the loop. alreadyRead is input
+// enqueueAdoption duplicates the descriptor of conn, and passes the duplicate, dupFD, to the loop. alreadyRead is input
 // that the caller has already read from conn. If the loop has its own descriptor table, copiedToShard must not be nil.
-// The loop then copies fd into its table and closes the channel copiedToShard. After that, the caller must close fd.
-func (l *Loop) enqueueAdoption(conn net.Conn, listener int, alreadyRead []byte, copiedToShard chan struct{}) (fd int32, err error) {
+// The loop then copies dupFD into its table and closes the channel copiedToShard. After that, the caller must close dupFD.
+func (l *Loop) enqueueAdoption(conn net.Conn, listener int, alreadyRead []byte, copiedToShard chan struct{}) (dupFD int32, err error) {
 	if l.pendingAdoptions.Add(1) > maxQueuedRequests {
 		l.pendingAdoptions.Add(-1)
 		return -1, engine.ErrFull
@@ -58,15 +58,15 @@ func (l *Loop) enqueueAdoption(conn net.Conn, listener int, alreadyRead []byte, 
 	if a, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
 		peer = a.AddrPort()
 	}
-	fd, err = sock.DupConnDescriptor(conn)
-	if err == nil && !l.enqueueCallAndWake(func() { l.addAdoptedConn(fd, listener, peer, alreadyRead, copiedToShard) }) {
-		sock.Close(fd)
+	dupFD, err = sock.DupConnDescriptor(conn)
+	if err == nil && !l.enqueueCallAndWake(func() { l.addAdoptedConn(dupFD, listener, peer, alreadyRead, copiedToShard) }) {
+		sock.Close(dupFD)
 		err = engine.ErrClosed
 	}
 	if err != nil {
 		l.pendingAdoptions.Add(-1)
 	}
-	return fd, err
+	return dupFD, err
 }
 
 func (l *Loop) addAdoptedConn(fd int32, listener int, peer netip.AddrPort, alreadyRead []byte, copiedToShard chan struct{}) {

@@ -20,7 +20,7 @@ const (
 	maxJoinedBytes        = 64 << 10 // total size of the broadcasts in one send
 )
 
-func (e *loopEngine) BroadcastToAllWorkers(payload []byte) error {
+func (e *loopEngine) BroadcastToAllConns(payload []byte) error {
 	b, err := e.broadcastTracker.RegisterBroadcast(payload, len(e.loops), &e.cfg.Limits)
 	if err != nil {
 		return err

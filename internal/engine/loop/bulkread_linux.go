@@ -45,7 +45,7 @@ func (l *Loop) readQueuedBulkConns() {
 	start := engine.MonotonicNow()
 	end := start + max(min(start-l.turnStart, maxTaskTime), minBulkReadTime)
 	for n := l.bulkReads.Len(); n > 0; n-- {
-		c := l.bulkReads.PopFront().ConnOwnedBy(&l.host)
+		c := l.bulkReads.PopFront().ConnIfOwnedBy(&l.host)
 		if c == nil {
 			continue
 		}

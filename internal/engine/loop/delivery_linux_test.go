@@ -79,14 +79,14 @@ func TestMailIsCoalescedPerTurn(t *testing.T) {
 		}
 	}
 	for len(l.mailQueues.unsorted) > 0 || l.mailbox.HasRequests() { // | | all of it is distributed first
-		l.mailQueues.distributeMailToConnQueues(&l.mailbox)
+		l.mailQueues.distributeMailBatchToConnQueues(&l.mailbox)
 	}
 	n := d.runTurns(t, mailConnsPerTurn, l.mailQueues.hasUndelivered, l.deliverMailWithinTimeLimit)
 	if n < 4 {
 		t.Errorf("%d turns, want at least 4", n)
 	}
 	for _, r := range refs {
-		if got := d.sends[r.ConnOwnedBy(&l.host)]; len(got) != 1 || got[0] != want.String() {
+		if got := d.sends[r.ConnIfOwnedBy(&l.host)]; len(got) != 1 || got[0] != want.String() {
 			t.Fatalf("a connection got %q, want %q in one piece", got, want.String())
 		}
 	}
@@ -104,7 +104,7 @@ func TestMailIsBounded(t *testing.T) {
 			_ = refs[0].Send([]byte("x"))
 		}
 		if l.mailbox.HasRequests() {
-			l.mailQueues.distributeMailToConnQueues(&l.mailbox)
+			l.mailQueues.distributeMailBatchToConnQueues(&l.mailbox)
 		}
 	}
 	if err := refs[0].Send([]byte("x")); err != engine.ErrFull || l.mailQueues.count != l.mailbox.MaxRequests {
@@ -118,7 +118,7 @@ func TestBroadcastsAreJoined(t *testing.T) {
 	const conns = 3*broadcastConnsPerTurn + 1
 	l, d, refs := newLoopWithConns(conns)
 	cast := func(s string) {
-		testkit.RequireNoError(t, l.engine.BroadcastToAllWorkers([]byte(s)))
+		testkit.RequireNoError(t, l.engine.BroadcastToAllConns([]byte(s)))
 		l.dequeueRequestsAndRunCalls()
 	}
 	cast("1,")
@@ -139,7 +139,7 @@ func TestBroadcastsAreJoined(t *testing.T) {
 		if i < int(first) {
 			want = []string{"1,2,3,", "4,"}
 		}
-		if got := d.sends[r.ConnOwnedBy(&l.host)]; fmt.Sprint(got) != fmt.Sprint(want) {
+		if got := d.sends[r.ConnIfOwnedBy(&l.host)]; fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Fatalf("connection %d got %q, want %q", i, got, want)
 		}
 	}
@@ -148,7 +148,7 @@ func TestBroadcastsAreJoined(t *testing.T) {
 	}
 	cast("5,") // all connections are closed below
 	for _, r := range refs {
-		c := r.ConnOwnedBy(&l.host)
+		c := r.ConnIfOwnedBy(&l.host)
 		c.Abort(nil)
 		c.OnClosed()
 		l.freeSlotAndResumeAccepting(c)
@@ -165,8 +165,8 @@ func TestStuckTurnIsReported(t *testing.T) {
 		l.host.Log = slog.New(slog.NewTextHandler(&log, nil))
 		l.phase.Store(phase)
 		turn := observedTurn{clock: l.host.Clock(), firstSeen: engine.MonotonicNow() - time.Second}
-		l.reportAndMoveIfStuck(&turn)
-		l.reportAndMoveIfStuck(&turn) // must not report again
+		l.reportAndMoveOthersIfStuck(&turn)
+		l.reportAndMoveOthersIfStuck(&turn) // must not report again
 		if n := l.counters.Get(engine.SlowCalls); n != slow {
 			t.Errorf("stuck in %s: %d slow handlers counted, want %d", phaseNames[phase], n, slow)
 		}

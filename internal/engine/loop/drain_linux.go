@@ -33,7 +33,7 @@ func (l *Loop) applyRequestedStopStage() {
 	}
 	if requested == stageKilling {
 		l.drainer.active = false
-		l.exporter.abortAndReport(engine.ErrClosed)
+		l.exporter.abortHandOver(engine.ErrClosed)
 		if l.submitQueue.closeReason == nil {
 			l.submitQueue.closeReason = engine.ErrServerClosed // its runIfDue closes the waiting connections
 		}

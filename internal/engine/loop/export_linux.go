@@ -143,10 +143,10 @@ func (l *Loop) copyFDToLoopTable(processFD int32) (int32, error) {
 	return sock.DupFD(processFD)
 }
 
-func (d *connExporter) abortAndReport(err error) {
+func (d *connExporter) abortHandOver(err error) {
 	if d.onDone != nil {
 		d.sender.Abort(err)
-		d.cancelPendingExportsAndReport()
+		d.finishHandOver()
 	}
 }
 
@@ -161,13 +161,13 @@ func (d *connExporter) cancelPendingExports() {
 // cancelExport cancels the export of one connection, which then continues in this loop. If permanent is true, later
 // attempts to export the connection will fail, too.
 func (d *connExporter) cancelExport(ref engine.Ref, permanent bool) {
-	if c := ref.ConnOwnedBy(&d.loop.host); c != nil && c.DriverFlags()&Busy == 0 && c.IsExporting() {
+	if c := ref.ConnIfOwnedBy(&d.loop.host); c != nil && c.DriverFlags()&Busy == 0 && c.IsExporting() {
 		c.AbortExport(permanent)
 		d.loop.driver.PerformActions(c)
 	}
 }
 
-func (d *connExporter) cancelPendingExportsAndReport() {
+func (d *connExporter) finishHandOver() {
 	d.cancelPendingExports()
 	for _, o := range d.sender.Channels {
 		if !o.Ended {
@@ -190,19 +190,19 @@ func (d *connExporter) runIfDue(now time.Duration) {
 	d.wakeAt = now + exportRoundInterval
 	if d.sender.IsExporting() && now >= d.requestAt {
 		if d.loop.broadcasts.finishedCount >= d.broadcastsBefore {
-			d.startExportsWithinCredit(now)
+			d.startExportsOrStop(now)
 		}
 		d.sendBatches(now)
 	}
 	if d.sender.IsExporting() && d.canStartMoreExports() {
 		d.wakeAt = d.requestAt
 	}
-	finished := d.sender.ShutChannelsWhenConfirmed()
+	finished := d.sender.TryFinish()
 	if !d.sender.IsExporting() {
 		d.cancelPendingExports()
 	}
 	if finished {
-		d.cancelPendingExportsAndReport()
+		d.finishHandOver()
 	}
 }
 
@@ -213,7 +213,7 @@ func (d *connExporter) canStartMoreExports() bool {
 	return len(d.exporting) < min(maxExporting, d.sender.TotalCredit())
 }
 
-func (d *connExporter) startExportsWithinCredit(now time.Duration) {
+func (d *connExporter) startExportsOrStop(now time.Duration) {
 	l := d.loop
 	limit, end := min(maxExporting, d.sender.TotalCredit()), min(d.nextSlot+exportSlotsPerTurn, l.conns.slotCount)
 	for ; d.nextSlot < end && len(d.exporting) < limit; d.nextSlot++ {
@@ -290,7 +290,7 @@ func (d *connExporter) packBatchOfReadyConns(credit int) {
 	for n < len(d.exporting) && len(d.batchConns) < limit && len(d.batchRecords) < handover.MaxBatchBytes {
 		ref := d.exporting[n]
 		n++
-		c := ref.ConnOwnedBy(&d.loop.host)
+		c := ref.ConnIfOwnedBy(&d.loop.host)
 		if c == nil || c.DriverFlags()&Busy == 0 && !c.IsExporting() {
 			continue
 		}
@@ -330,7 +330,7 @@ func (d *connExporter) readConfirmationsOrEndExport() {
 			continue
 		}
 		if d.sender.ReceiveConfirmationsOrAbortExport(o) != nil {
-			d.cancelPendingExportsAndReport()
+			d.finishHandOver()
 			return
 		}
 		if o.Ended {

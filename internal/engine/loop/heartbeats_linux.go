@@ -45,12 +45,12 @@ func (h *heartbeatTask) runIfDue(now time.Duration) {
 			h.unfinished, h.nextAt = false, h.sweep.NextDueTime(chunks)
 			return
 		}
-		actions += h.sendHeartbeatsOfChunk(uint32(chunk))
+		actions += h.sendDueHeartbeatsOfChunk(uint32(chunk))
 	}
 	h.unfinished, h.nextAt = true, now
 }
 
-func (h *heartbeatTask) sendHeartbeatsOfChunk(chunk uint32) (actions int) {
+func (h *heartbeatTask) sendDueHeartbeatsOfChunk(chunk uint32) (actions int) {
 	from := chunk * chunkSize
 	h.loop.conns.forEachConnInUse(from, from+chunkSize, func(c *engine.Conn) {
 		if c.DriverFlags()&(Connecting|Busy) != 0 {

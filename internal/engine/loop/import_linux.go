@@ -34,7 +34,7 @@ func (e *loopEngine) StartImportingConns(channels []*os.File) error {
 		added.Add(1)
 		call := func() {
 			defer added.Done()
-			if err := l.importer.copyAndWatchChannel(int32(f.Fd())); err != nil {
+			if err := l.importer.addChannelCopy(int32(f.Fd())); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				failed = err
@@ -54,7 +54,7 @@ func (e *loopEngine) StartImportingConns(channels []*os.File) error {
 	return failed
 }
 
-func (a *connImporter) copyAndWatchChannel(channelFD int32) error {
+func (a *connImporter) addChannelCopy(channelFD int32) error {
 	l := a.loop
 	channelCopy, err := l.copyFDToLoopTable(channelFD)
 	if err != nil {
@@ -148,7 +148,7 @@ func (l *Loop) importOrRejectConn(fd int32, record *engine.Record) {
 		l.pauseAcceptOnError(syscall.EMFILE)
 		return
 	}
-	if err := l.host.AdmitImportedAndMapListener(record); err != nil {
+	if err := l.host.MapListenerAndAdmitOrRelease(record); err != nil {
 		if len(record.Layer) > 0 { // an unencrypted answer would break TLS
 			sock.Close(fd)
 		} else {

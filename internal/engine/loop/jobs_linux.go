@@ -70,14 +70,14 @@ func (l *Loop) QueueJobOnLoop(job engine.LoopJob, requests int) (queued bool) {
 	return l.acceptsJobs
 }
 
-// jobRequestsPerTurn is the number of requests for jobs that one loop iteration should get. NextEventBatch limits the
+// jobRequestsPerTurn is the number of requests for jobs that one loop iteration should get. NextEventBatchSize limits the
 // number of events accordingly.
 const jobRequestsPerTurn = 64 // more could leave the CPU's caches before they are answered
 
-// NextEventBatch returns the number of events to handle in the next loop iteration, at most maxBatch. lastHandled is
+// NextEventBatchSize returns the number of events to handle in the next loop iteration, at most maxBatch. lastHandled is
 // the number of events that the last iteration has handled. If each of these events brought several requests on
-// average, NextEventBatch reduces the number, so that the iteration gets about jobRequestsPerTurn requests.
-func (l *Loop) NextEventBatch(lastHandled, maxBatch int) int {
+// average, NextEventBatchSize reduces the number, so that the iteration gets about jobRequestsPerTurn requests.
+func (l *Loop) NextEventBatchSize(lastHandled, maxBatch int) int {
 	n := l.jobRequests
 	if l.jobRequests = 0; n <= lastHandled {
 		return maxBatch
@@ -170,7 +170,7 @@ func (f connFunc) CallWith(c *engine.Conn) { f(c) }
 // callOpenConn does not call f, and c is nil. If the connection is open but cannot be used at present, for example
 // because a worker uses it, calledOrClosed is false. The caller must then try again later.
 func (l *Loop) callOpenConn(r engine.Ref, f engine.ConnCallback) (c *engine.Conn, calledOrClosed bool) {
-	c = r.ConnOwnedBy(&l.host)
+	c = r.ConnIfOwnedBy(&l.host)
 	return c, c == nil || c.DriverFlags()&(Busy|Connecting) == 0 && c.CallIfReady(f)
 }
 

@@ -51,7 +51,7 @@ func (l *Loop) FetchLocalAddr(ref engine.Ref) (addr netip.AddrPort, ok bool) {
 
 // localAddrOf returns the local address of a connection. It must be called on the loop's goroutine.
 func (l *Loop) localAddrOf(ref engine.Ref) (_ netip.AddrPort, ok bool) {
-	c := ref.ConnOwnedBy(&l.host)
+	c := ref.ConnIfOwnedBy(&l.host)
 	if c == nil {
 		return netip.AddrPort{}, false
 	}

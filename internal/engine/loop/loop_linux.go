@@ -120,7 +120,7 @@ func newLoop(e *loopEngine, index int, eventfd sock.Eventfd) *Loop {
 	l.tasks = l.orderedTasks()
 	l.mailbox.MaxRequests, l.mailbox.MaxBytes = e.cfg.Limits.SingleMailboxLimits(e.cfg.Loops)
 	l.mailbox.Counters = &l.counters
-	l.mailbox.DelayOutput(&e.cfg)
+	l.mailbox.EnableOutputDelay(&e.cfg)
 	l.buffers.LimitToShare(&e.cfg.Limits, e.cfg.Loops)
 	l.host.Configure(&e.cfg, e.admission)
 	l.host.Buffers, l.host.Poster, l.host.Counters, l.host.Shared = &l.buffers, l, &l.counters, &e.sharedCounters
@@ -496,7 +496,7 @@ func (l *Loop) ShutdownWriteOrActAsEOF(c *engine.Conn) {
 		// An error means that the peer has closed the connection. The next read reports the error.
 		_ = sock.ShutdownWrite(c.FD())
 	}
-	c.MarkWriteShutAndStartLinger()
+	c.MarkWriteShutAndLingerIfClosing()
 }
 
 // CloseConn closes the socket of an open connection, calls the handler's Closed method, and frees the slot of c. If

@@ -71,12 +71,12 @@ func (r *connMailQueue) enqueue(m engine.QueuedRequest, data []byte) (addedMemor
 
 func (r *connMailQueue) memoryBytes() int { return cap(r.mail)*engine.QueuedRequestSize + cap(r.data) }
 
-func (p *mailQueueSet) distributeMailToConnQueues(mailbox *engine.Mailbox) {
+func (p *mailQueueSet) distributeMailBatchToConnQueues(mailbox *engine.Mailbox) {
 	if len(p.unsorted) == 0 {
 		if p.count >= mailbox.MaxRequests || p.bytes >= mailbox.MaxBytes {
 			return
 		}
-		p.batchMail, p.batchData = mailbox.TakeAllQueued()
+		p.batchMail, p.batchData = mailbox.TakeQueued()
 		p.unsorted, p.unsortedData = p.batchMail, p.batchData
 	}
 	if p.byConn == nil {
@@ -175,7 +175,7 @@ func (l *Loop) deliverMailWithinTimeLimit() {
 	l.phase.Store(phaseMail)
 	defer l.updateMailMemoryCounter()
 	if len(p.unsorted) > 0 || l.mailbox.HasRequests() {
-		p.distributeMailToConnQueues(&l.mailbox)
+		p.distributeMailBatchToConnQueues(&l.mailbox)
 	}
 	end := engine.MonotonicNow() + maxTaskTime
 	for n := 0; n < mailConnsPerTurn && p.ready.Len() > 0; n++ {

@@ -14,7 +14,7 @@ import (
 
 func (l *Loop) Post(c *engine.Conn, gen uint32, request engine.Request) error {
 	err := l.mailbox.Put(c, gen, request)
-	if l.mailbox.OwnerMustWake(err) {
+	if l.mailbox.MustWakeOwnerAfterPut(err) {
 		l.wake()
 	}
 	return err
@@ -22,7 +22,7 @@ func (l *Loop) Post(c *engine.Conn, gen uint32, request engine.Request) error {
 
 func (l *Loop) PostToChunk(to *engine.GroupChunk, message *engine.Shared) engine.PostOutcomes {
 	t := l.mailbox.PutSharedForEachOpenInChunk(to, message)
-	if t.SentCount() > 0 && l.mailbox.OwnerMustWake(nil) {
+	if t.SentCount() > 0 && l.mailbox.MustWakeOwnerAfterPut(nil) {
 		l.wake()
 	}
 	return t
@@ -58,15 +58,15 @@ func (l *Loop) enqueueDialWithoutWake(request engine.DialRequest) error {
 }
 
 // enqueueCallAndWake queues a function for the loop to call. It returns false if the loop has ended.
-func (l *Loop) enqueueCallAndWake(call func()) (ok bool) {
+func (l *Loop) enqueueCallAndWake(call func()) (queued bool) {
 	l.mu.Lock()
-	if ok = !l.closed; ok {
+	if queued = !l.closed; queued {
 		l.remoteCalls = append(l.remoteCalls, call)
 		l.hasRemoteRequests.Store(true)
 	}
 	l.mu.Unlock()
 	l.wake()
-	return ok
+	return queued
 }
 
 // wake wakes the loop if it is waiting for events. It may be called after the loop has ended.

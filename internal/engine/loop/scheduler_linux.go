@@ -35,7 +35,7 @@ func (p *schedulerCaller) runIfDue(time.Duration) {
 // connection, nudgeNowOrByMail posts a request to the owner's mailbox. If that mailbox is full, hadMailSpace is false.
 // In all other cases it is true.
 func (l *Loop) nudgeNowOrByMail(ref engine.Ref) (hadMailSpace bool) {
-	c := ref.ConnOwnedBy(&l.host)
+	c := ref.ConnIfOwnedBy(&l.host)
 	if c == nil || c.DriverFlags()&Busy != 0 {
 		return ref.Nudge() != engine.ErrFull
 	}

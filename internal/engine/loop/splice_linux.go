@@ -33,12 +33,12 @@ func (l *Loop) readOrSpliceToPartner(c *engine.Conn) {
 	case n == 0:
 		c.OnEOF()
 	default:
-		l.sendPipedBytesAndQueueRest(c, partner, n)
+		l.sendPipedBytesAndReadRest(c, partner, n)
 		l.QueueIfBulk(c, n)
 	}
 }
 
-func (l *Loop) sendPipedBytesAndQueueRest(source, partner *engine.Conn, pipeBytes int) {
+func (l *Loop) sendPipedBytesAndReadRest(source, partner *engine.Conn, pipeBytes int) {
 	moved, errno := l.relayPipe.SpliceToSocket(partner.FD(), pipeBytes)
 	source.CountSpliced(moved)
 	if errno != 0 && errno != syscall.EAGAIN {

@@ -29,7 +29,7 @@ func (e *loopEngine) watchForStuckTurns(ended <-chan struct{}) {
 		case <-ticker.C:
 		}
 		for i, l := range e.loops {
-			l.reportAndMoveIfStuck(&turns[i])
+			l.reportAndMoveOthersIfStuck(&turns[i])
 		}
 	}
 }
@@ -57,10 +57,10 @@ type observedTurn struct {
 	reported  bool
 }
 
-// reportAndMoveIfStuck logs and counts the loop if it is stuck in an iteration. With Config.AutoWorkers, it also makes
+// reportAndMoveOthersIfStuck logs and counts the loop if it is stuck in an iteration. With Config.AutoWorkers, it also makes
 // the other loops move their handlers to workers. lastObserved describes the iteration that the previous call has
-// observed. reportAndMoveIfStuck updates it.
-func (l *Loop) reportAndMoveIfStuck(lastObserved *observedTurn) {
+// observed. reportAndMoveOthersIfStuck updates it.
+func (l *Loop) reportAndMoveOthersIfStuck(lastObserved *observedTurn) {
 	clock, now := l.host.Clock(), engine.MonotonicNow()
 	if l.asleep.Load() || lastObserved.clock != clock {
 		if lastObserved.reported {

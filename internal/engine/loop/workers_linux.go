@@ -77,7 +77,7 @@ func (l *Loop) addDeferredAction(c *engine.Conn, action deferredAction) {
 }
 
 func (l *Loop) deferMailUntilWorkerReturns(m engine.QueuedRequest, data []byte) {
-	if m.Conn.DriverFlags()&CloseOnReturn != 0 && m.DropIfCarriesBytes() {
+	if m.Conn.DriverFlags()&CloseOnReturn != 0 && m.DropIfSendOrBroadcast() {
 		return
 	}
 	queue := l.deferredMail[m.Conn]
@@ -105,7 +105,7 @@ func (l *Loop) dropDeferredOutputAndAbortOnReturn(c *engine.Conn) {
 	for _, action := range l.deferred[c] {
 		if run := action.mail; run != nil {
 			l.mailQueues.deferredMemory -= run.memoryBytes()
-			run.mail, run.data = slices.Clip(slices.DeleteFunc(run.mail, engine.QueuedRequest.DropIfCarriesBytes)), nil
+			run.mail, run.data = slices.Clip(slices.DeleteFunc(run.mail, engine.QueuedRequest.DropIfSendOrBroadcast)), nil
 			l.mailQueues.deferredMemory += run.memoryBytes()
 		}
 	}

@@ -353,7 +353,7 @@ func (d *driver) closeOrShutToEndOps(c *engine.Conn) {
 }
 
 func (d *driver) shutdownOrResetKeepingFD(c *engine.Conn) {
-	if !d.loop.ClosesWithReset(c) || !sock.ResetConnNow(c.FD()) {
+	if !d.loop.ClosesWithReset(c) || !sock.ResetConnKeepingFD(c.FD()) {
 		sock.Shutdown(c.FD())
 	}
 }

@@ -58,7 +58,7 @@ func (e *Engine) AcceptDial() *Peer {
 }
 
 // RefuseDial makes the oldest pending dial fail with err. If no dial is pending, it returns false.
-func (e *Engine) RefuseDial(err error) (ok bool) {
+func (e *Engine) RefuseDial(err error) (refused bool) {
 	if len(e.dials) == 0 {
 		return false
 	}
@@ -103,7 +103,7 @@ func (p *Peer) MoveTo(to *Engine) (moved *Peer, err error) {
 	r, _, _ = engine.ParseRecord(r.AppendTo(nil)) // makes a copy, as another process would get it
 	moved = &Peer{Addr: p.Addr, incoming: p.incoming, inputEnded: p.inputEnded, received: p.received, window: p.window}
 	if err = engine.ErrTooManyConns; to.host.Admission.AcquireConn() {
-		err = to.host.AdmitImportedAndMapListener(&r)
+		err = to.host.MapListenerAndAdmitOrRelease(&r)
 	}
 	if err != nil {
 		c.CancelSnapshot()

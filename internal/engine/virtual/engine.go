@@ -154,7 +154,7 @@ func (e *Engine) updateRequestsAndWake(update func(*pendingRequests) error) erro
 	return nil
 }
 
-func (e *Engine) BroadcastToAllWorkers(p []byte) error {
+func (e *Engine) BroadcastToAllConns(p []byte) error {
 	b, err := e.broadcasts.RegisterBroadcast(p, 1, &e.cfg.Limits)
 	if err != nil {
 		return err

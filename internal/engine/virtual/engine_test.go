@@ -83,14 +83,14 @@ func TestRequestLimits(t *testing.T) {
 			}
 		}
 	}
-	times(engine.MaxBroadcasts, func() error { return e.BroadcastToAllWorkers(nil) })
+	times(engine.MaxBroadcasts, func() error { return e.BroadcastToAllConns(nil) })
 	e.DoAndRunUntilIdle(func() {})
-	times(2, func() error { return e.BroadcastToAllWorkers(make([]byte, 400)) })
+	times(2, func() error { return e.BroadcastToAllConns(make([]byte, 400)) })
 	e.DoAndRunUntilIdle(func() {})
 	if n := len(p.Received()); n != 800 {
 		t.Errorf("%d bytes of two broadcasts, want 800", n)
 	}
-	if err := e.BroadcastToAllWorkers(make([]byte, 1001)); !errors.Is(err, engine.ErrTooLarge) {
+	if err := e.BroadcastToAllConns(make([]byte, 1001)); !errors.Is(err, engine.ErrTooLarge) {
 		t.Errorf("a broadcast of more than MaxUnsent gives %v", err)
 	}
 	times(maxPendingDials, func() error {
@@ -106,7 +106,7 @@ func TestCallsAfterEnd(t *testing.T) {
 	testkit.RequireNoError(t, e.Stop(t.Context()))
 	e.Wait()
 	for what, err := range map[string]error{
-		"Broadcast": e.BroadcastToAllWorkers(nil), "Hold": e.PauseAccept(true), "Expel": e.QueueCloseOfPeerConns(netip.AddrPort{}),
+		"Broadcast": e.BroadcastToAllConns(nil), "Hold": e.PauseAccept(true), "Expel": e.QueueCloseOfPeerConns(netip.AddrPort{}),
 		"Dial": e.Dial(engine.DialRequest{Target: netip.MustParseAddrPort("192.0.2.2:80"), Count: 1}),
 	} {
 		if !errors.Is(err, engine.ErrClosed) {

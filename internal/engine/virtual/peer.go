@@ -52,7 +52,7 @@ func (e *Engine) Connect(peerAddr netip.AddrPort) (*Peer, error) {
 func (e *Engine) bindAndAppendPeerLocked(p *Peer, listener int) {
 	p.engine = e
 	p.mailbox.MaxRequests, p.mailbox.MaxBytes, p.mailbox.Counters = e.cfg.Limits.MaxMail, e.cfg.Limits.MaxMailBytes, &e.counters
-	p.mailbox.DelayOutput(&e.cfg)
+	p.mailbox.EnableOutputDelay(&e.cfg)
 	p.conn.Bind(&e.host, uint32(len(e.peers)), 0)
 	p.conn.SetListener(listener)
 	e.peers = append(e.peers, p)
@@ -196,7 +196,7 @@ func (p *Peer) performActionRequestedByConn() (performed bool) {
 	case engine.ShutWrite:
 		p.shut = true
 		p.inputEnded = p.inputEnded || p.window < 0 // the peer has read EOF and closes its end
-		c.MarkWriteShutAndStartLinger()
+		c.MarkWriteShutAndLingerIfClosing()
 	case engine.Close:
 		p.done, p.closeReason = true, c.CloseReason()
 		c.OnClosed()
@@ -230,7 +230,7 @@ func (p *Peer) handleMailbox() (acted bool) {
 	if !p.mailbox.HasRequests() {
 		return false
 	}
-	mail, data := p.mailbox.TakeAllQueued()
+	mail, data := p.mailbox.TakeQueued()
 	rest := data
 	for _, m := range mail {
 		p.conn.HandleOrDeferForPendingLayer(m, rest[:m.Size])

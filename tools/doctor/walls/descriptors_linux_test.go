@@ -29,7 +29,7 @@ func TestDescriptors(t *testing.T) {
 func (w *testNamespace) checkRefusesToStart(conns int64, model, says string) {
 	w.t.Helper()
 	server := w.startCommand("myriad", "serve", "--addr", target, "--model", model, "--max-conns", strconv.FormatInt(conns, 10))
-	code, text := server.ExitCode(), server.stderr.String()
+	code, text := server.WaitExitCode(), server.stderr.String()
 	if code != 2 || !strings.Contains(text, "RLIMIT_NOFILE") || !strings.Contains(text, says) {
 		w.t.Errorf("a server of %d: exit code %d, %q; want 2, RLIMIT_NOFILE and %s", conns, code, text, says)
 	}

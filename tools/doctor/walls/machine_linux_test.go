@@ -53,7 +53,7 @@ func runAfterTest(t *testing.T, command string) {
 	shell := testkit.Start(t, cmd)
 	t.Cleanup(func() {
 		in.Close()
-		if code := shell.ExitCode(); code != 0 {
+		if code := shell.WaitExitCode(); code != 0 {
 			t.Errorf("the machine was not cleaned up: %d: %s", code, shell.Output)
 		}
 	})
@@ -109,7 +109,7 @@ func TestConntrack(t *testing.T) {
 func (w *testNamespace) enableConntrack(nft string) {
 	w.t.Helper()
 	for _, rule := range []string{"add table inet t", "add chain inet t c { type filter hook output priority 0; }", "add rule inet t c ct state new counter"} {
-		if p := w.startCommand(nft, rule); p.ExitCode() != 0 {
+		if p := w.startCommand(nft, rule); p.WaitExitCode() != 0 {
 			w.t.Fatalf("nft %s: %s", rule, p.stderr)
 		}
 	}

@@ -56,7 +56,7 @@ func TestMemoryOfGroup(t *testing.T) {
 	w.callWhileHolding(below, func() {
 		testkit.WaitFor(t, "a fortieth below the prediction, the server has all connections", func() bool { return w.servedConns() == below })
 		w.runHold("-n", strconv.Itoa(above), "--connect-timeout", "1s", "--duration", "100ms", target)
-		server.ExitCode()
+		server.WaitExitCode()
 	})
 	if state := server.ProcessState.Sys().(syscall.WaitStatus); state.Signal() != syscall.SIGKILL {
 		t.Errorf("the server's end a fortieth above the prediction of %d: %v; want it killed", report.Holds, server.ProcessState)

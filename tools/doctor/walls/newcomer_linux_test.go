@@ -23,7 +23,7 @@ func TestNewcomer(t *testing.T) {
 	testkit.RequireNoError(t, w.callInNamespace(func() error { return unix.Unshare(unix.CLONE_NEWNET) }))
 	ask := func(code int) (steps, commands []string) {
 		doctor := w.startCommand("myriad", "doctor", "-n", strconv.Itoa(wanted))
-		got := doctor.ExitCode()
+		got := doctor.WaitExitCode()
 		text := doctor.Output.String()
 		t.Log(text)
 		if got != code {
@@ -36,8 +36,8 @@ func TestNewcomer(t *testing.T) {
 		t.Fatalf("the doctor prints the steps %q and the commands %q; want some, and two", steps, commands)
 	}
 	fix := w.startScript(strings.Join(steps, "\n"), nil)
-	if fix.ExitCode() != 0 {
-		t.Fatalf("%q: exit code %d: %s", steps, fix.ExitCode(), fix.stderr)
+	if fix.WaitExitCode() != 0 {
+		t.Fatalf("%q: exit code %d: %s", steps, fix.WaitExitCode(), fix.stderr)
 	}
 	if again, _ := ask(0); len(again) > 0 {
 		t.Errorf("when that is done the doctor prints %q; want nothing more to do", again)

@@ -79,7 +79,7 @@ func (w *testNamespace) startServe(args ...string) *process {
 func (w *testNamespace) runHold(args ...string) *load.Result {
 	w.t.Helper()
 	p := w.startCommand(append([]string{"myriad", "hold", "--json"}, args...)...)
-	p.ExitCode()
+	p.WaitExitCode()
 	var last load.Event
 	for line := range strings.Lines(p.Output.String()) {
 		if err := json.Unmarshal([]byte(line), &last); err != nil {
@@ -95,5 +95,5 @@ func (w *testNamespace) runHold(args ...string) *load.Result {
 // kill ends it, if it has not ended.
 func (p *process) kill() {
 	p.Process.Process.Kill()
-	p.ExitCode()
+	p.WaitExitCode()
 }

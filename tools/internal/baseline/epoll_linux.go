@@ -136,7 +136,7 @@ func (l *epollLoop) serveEventsUntilDone(ctx context.Context, o Options) {
 		defer end()
 	}
 	for ctx.Err() == nil {
-		conns, err := l.waitForReadyConns()
+		conns, err := l.pollReadyConns()
 		if err != nil {
 			return // impossible for an open instance
 		}
@@ -146,7 +146,7 @@ func (l *epollLoop) serveEventsUntilDone(ctx context.Context, o Options) {
 	}
 }
 
-func (l *epollLoop) waitForReadyConns() ([]*epollConn, error) {
+func (l *epollLoop) pollReadyConns() ([]*epollConn, error) {
 	events := make([]unix.EpollEvent, pollBatch)
 	n, err := unix.EpollWait(l.fd, events, pollWait)
 	if err != nil && !errors.Is(err, unix.EINTR) {

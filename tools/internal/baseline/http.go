@@ -16,7 +16,7 @@ func writeHello(w http.ResponseWriter, _ *http.Request) {
 	io.WriteString(w, app.HelloText) // the connection ends on an error
 }
 
-func serveHTTP(ctx context.Context, ln net.Listener, h http.Handler) error {
+func serveHTTPUntilDone(ctx context.Context, ln net.Listener, h http.Handler) error {
 	var open sync.WaitGroup
 	srv := http.Server{
 		Handler: h,

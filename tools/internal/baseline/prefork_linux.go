@@ -57,15 +57,15 @@ func servePrefork(ctx context.Context, ln net.Listener, o PreforkOptions) error 
 	return context.Cause(running)
 }
 
-func runPreforkProcess(ctx context.Context, listener *os.File, command []string) error {
+func runPreforkProcess(ctx context.Context, ownedListener *os.File, command []string) error {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 3 * time.Second
-	cmd.ExtraFiles = []*os.File{listener}
+	cmd.ExtraFiles = []*os.File{ownedListener}
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	err := cmd.Start()
-	listener.Close()
+	ownedListener.Close()
 	if err != nil {
 		return err
 	}

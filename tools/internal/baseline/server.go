@@ -165,9 +165,9 @@ func Serve(ctx context.Context, ln net.Listener, o Options) error {
 	}
 	switch {
 	case o.App == app.HTTP:
-		return serveHTTP(ctx, ln, http.HandlerFunc(writeHello))
+		return serveHTTPUntilDone(ctx, ln, http.HandlerFunc(writeHello))
 	case o.App == app.Web:
-		return serveHTTP(ctx, ln, app.NewWebHandler(o.Files, func(h http.Handler) http.Handler { return h }))
+		return serveHTTPUntilDone(ctx, ln, app.NewWebHandler(o.Files, func(h http.Handler) http.Handler { return h }))
 	case o.Prefork != nil:
 		return servePrefork(ctx, ln, *o.Prefork)
 	}
@@ -187,19 +187,19 @@ func Serve(ctx context.Context, ln net.Listener, o Options) error {
 		}
 		defer endAdmin()
 	}
-	takes, err := s.startDesignAndServeFuncs(inner, o)
+	takes, err := s.startDesign(inner, o)
 	if err != nil {
 		return err
 	}
 	ended := make(chan error, len(takes))
-	s.wait.Go(func() { ended <- s.acceptAndHandOffUntilDone(inner, ln, takes[0]) })
+	s.wait.Go(func() { ended <- s.acceptUntilDone(inner, ln, takes[0]) })
 	for _, take := range takes[1:] {
 		shared, err := listenReusePort(inner, ln.Addr().String())
 		if err != nil {
 			return err
 		}
 		s.wait.Go(func() { <-inner.Done(); shared.Close() })
-		s.wait.Go(func() { ended <- s.acceptAndHandOffUntilDone(inner, shared, take) })
+		s.wait.Go(func() { ended <- s.acceptUntilDone(inner, shared, take) })
 	}
 	return <-ended
 }
@@ -211,7 +211,7 @@ const (
 	maxAcceptDelay = time.Second
 )
 
-func (s *plainServer) acceptAndHandOffUntilDone(ctx context.Context, ln net.Listener, serveConn func(net.Conn)) error {
+func (s *plainServer) acceptUntilDone(ctx context.Context, ln net.Listener, startServing func(net.Conn)) error {
 	for delay := time.Duration(0); ; {
 		conn, err := ln.Accept()
 		if ctx.Err() != nil {
@@ -222,7 +222,7 @@ func (s *plainServer) acceptAndHandOffUntilDone(ctx context.Context, ln net.List
 		}
 		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) { // clients wait in the accept queue
 			delay = min(max(2*delay, minAcceptDelay), maxAcceptDelay)
-			sleepUntilDone(ctx, delay)
+			sleepOrUntilDone(ctx, delay)
 			continue
 		}
 		if err != nil {
@@ -230,22 +230,22 @@ func (s *plainServer) acceptAndHandOffUntilDone(ctx context.Context, ln net.List
 		}
 		delay = 0
 		if s.trackOrCloseConn(conn) {
-			serveConn(conn)
+			startServing(conn)
 		}
 	}
 }
 
-// startDesignAndServeFuncs starts the event loops of the design, if the design has any. The loops end when ctx ends.
-// startDesignAndServeFuncs returns one function per listener of the design. The function starts to serve a connection,
+// startDesign starts the event loops of the design, if the design has any. The loops end when ctx ends.
+// startDesign returns one function per listener of the design. The function starts to serve a connection,
 // and returns without waiting for the end of the connection.
-func (s *plainServer) startDesignAndServeFuncs(ctx context.Context, o Options) (serveConnFuncs []func(net.Conn), err error) {
+func (s *plainServer) startDesign(ctx context.Context, o Options) (serveConnFuncs []func(net.Conn), err error) {
 	if o.Design != PerConn {
 		return s.startEpollLoops(ctx, o)
 	}
 	handle := newConnHandlerForApp(o)
 	switch {
 	case o.HeartbeatBy != HeartbeatTickers:
-		handle = s.withSharedHeartbeats(ctx, handle, o)
+		handle = s.withSharedHeartbeatsAndReadDeadline(ctx, handle, o)
 	case o.Heartbeat > 0:
 		handle = withHeartbeatsAndReadDeadline(handle, o.Heartbeat)
 	case o.Deadline > 0:

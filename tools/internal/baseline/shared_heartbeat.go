@@ -26,10 +26,10 @@ var heartbeatShapes = []string{HeartbeatTickers, HeartbeatBatches, HeartbeatHeap
 
 const heartbeatBatches = 64
 
-// withSharedHeartbeats returns a handler that adds heartbeats and read deadlines to the given handler. A goroutine that
+// withSharedHeartbeatsAndReadDeadline returns a handler that adds heartbeats and read deadlines to the given handler. A goroutine that
 // sends heartbeats serves many connections. With HeartbeatTickers, in contrast, each connection has a goroutine for its
 // heartbeats.
-func (s *plainServer) withSharedHeartbeats(ctx context.Context, handle func(net.Conn, int), o Options) func(net.Conn, int) {
+func (s *plainServer) withSharedHeartbeatsAndReadDeadline(ctx context.Context, handle func(net.Conn, int), o Options) func(net.Conn, int) {
 	start := s.startHeartbeatBatches
 	if o.HeartbeatBy == HeartbeatHeap {
 		start = s.startHeartbeatHeap
@@ -50,7 +50,7 @@ func sendHeartbeatOrClose(conn net.Conn, timeout time.Duration) (sent bool) {
 	return err == nil
 }
 
-func sleepUntilDone(ctx context.Context, d time.Duration) {
+func sleepOrUntilDone(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):
 	case <-ctx.Done():
@@ -125,7 +125,7 @@ func (s *plainServer) startHeartbeatHeap(ctx context.Context, interval time.Dura
 		for ctx.Err() == nil {
 			first, wait := popIfDue()
 			if wait > 0 {
-				sleepUntilDone(ctx, wait)
+				sleepOrUntilDone(ctx, wait)
 			} else if sendHeartbeatOrClose(first.conn, interval) {
 				push(first.at.Add(interval), first.conn)
 			}

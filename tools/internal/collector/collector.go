@@ -110,15 +110,15 @@ func (c *Collector[S]) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// NewHistogramMetric returns a histogram with the given number and sum of values. buckets contains the number of values
+// NewHistogramMetric returns a histogram with the given number and sum of values. countPerBucket contains the number of values
 // in each bucket. The function bound returns the upper bound of bucket i. The last bucket has no upper bound, so bound
 // is not called for this bucket.
-func NewHistogramMetric[N int64 | uint64](d *prometheus.Desc, count N, sum time.Duration, buckets []N, bound func(i int) time.Duration) prometheus.Metric {
-	upTo := make(map[float64]uint64, len(buckets))
+func NewHistogramMetric[N int64 | uint64](d *prometheus.Desc, count N, sum time.Duration, countPerBucket []N, upperBound func(i int) time.Duration) prometheus.Metric {
+	upTo := make(map[float64]uint64, len(countPerBucket))
 	var below N
-	for i, n := range buckets[:len(buckets)-1] {
+	for i, n := range countPerBucket[:len(countPerBucket)-1] {
 		below += n
-		upTo[bound(i).Seconds()] = uint64(below)
+		upTo[upperBound(i).Seconds()] = uint64(below)
 	}
 	return prometheus.MustNewConstHistogram(d, uint64(count), sum.Seconds(), upTo)
 }

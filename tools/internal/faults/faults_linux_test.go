@@ -504,7 +504,7 @@ func TestHandlers(t *testing.T) {
 			}
 			s.orders.Close()
 			const want = "and 16 are still open because of handlers that have not returned"
-			if code := s.process.ExitCode(); code == 0 || !strings.Contains(s.process.Output.String(), want) {
+			if code := s.process.WaitExitCode(); code == 0 || !strings.Contains(s.process.Output.String(), want) {
 				s.Errorf("a shutdown with 16 handlers that do not return: exit code %d\n%s", code, s.process.Output)
 			}
 		},
@@ -553,7 +553,7 @@ func (s *testServer) testStopUnderFlood(allowed time.Duration, orders ...string)
 		s.sendOrderDiscardReply(order)
 	}
 	s.orders.Close()
-	s.process.ExitCode()
+	s.process.WaitExitCode()
 	took := time.Since(begun)
 	s.Logf("the end after %v: %s", took, s.process.Output)
 	if took > allowed+orderTime {

@@ -93,7 +93,7 @@ func runFaults(t *testing.T, faults []faultCase) {
 				t.Run(model, func(t *testing.T) {
 					if f.descriptors > 0 {
 						t.Parallel()
-						testkit.ReserveDescriptors(t, f.descriptors+50)
+						testkit.AcquireDescriptorsOrSkip(t, f.descriptors+50)
 					}
 					sp := f.spec
 					sp.Model = model
@@ -246,7 +246,7 @@ func memoryKeptByLoops(st tcp.Stats) int64 { return int64(max(st.Loops, 1)) * lo
 func (s *testServer) stopServer() {
 	s.Helper()
 	s.orders.Close()
-	if code := s.process.ExitCode(); code != 0 {
+	if code := s.process.WaitExitCode(); code != 0 {
 		s.Errorf("the server has ended with %d: %s", code, s.process.Output)
 	}
 }

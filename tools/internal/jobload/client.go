@@ -77,7 +77,7 @@ func (c *serverContender) connect(i int) error {
 	}
 	c.all = append(c.all, x)
 	c.free <- x
-	c.done.Go(func() { c.readAnswers(x) })
+	c.done.Go(func() { c.countAnswersUntilError(x) })
 	return nil
 }
 
@@ -98,11 +98,11 @@ func (c *serverContender) countInWindow(n *atomic.Int64, condition bool) {
 	}
 }
 
-// readAnswers reads the answers on x until x is closed or an answer is invalid.
-func (c *serverContender) readAnswers(x *jobConn) {
+// countAnswersUntilError reads the answers on x until x is closed or an answer is invalid.
+func (c *serverContender) countAnswersUntilError(x *jobConn) {
 	in := bufio.NewReaderSize(x, 1024)
 	for {
-		isOK, err := readResponseReportingOK(in)
+		isOK, err := readResponse200Or503(in)
 		if err != nil {
 			return
 		}
@@ -125,16 +125,16 @@ var (
 	contentLength = []byte("content-length: ")
 )
 
-func readResponseReportingOK(in *bufio.Reader) (isOK bool, err error) {
+func readResponse200Or503(in *bufio.Reader) (is200 bool, err error) {
 	line, err := in.ReadSlice('\n')
-	if isOK = bytes.HasPrefix(line, statusOK); err == nil && !isOK && !bytes.HasPrefix(line, statusShed) {
+	if is200 = bytes.HasPrefix(line, statusOK); err == nil && !is200 && !bytes.HasPrefix(line, statusShed) {
 		return false, fmt.Errorf("answer %q; expected status 200 or 503", line)
 	}
 	for n := 0; err == nil; {
 		line, err = in.ReadSlice('\n')
 		if len(line) == 2 {
 			_, err = in.Discard(n)
-			return isOK, err
+			return is200, err
 		}
 		if len(line) > len(contentLength) && bytes.EqualFold(line[:len(contentLength)], contentLength) {
 			if n, err = strconv.Atoi(string(bytes.TrimSpace(line[len(contentLength):]))); err != nil {
@@ -151,7 +151,7 @@ func (c *serverContender) cpu() time.Duration {
 	return p.User + p.System
 }
 
-func (c *serverContender) recordCPUAtWindowStart() {
+func (c *serverContender) beginWindowAndRecordCPUOnce() {
 	if c.inWindow.CompareAndSwap(false, true) {
 		c.cpuBefore = c.cpu()
 	}
@@ -200,7 +200,7 @@ func (c *serverContender) probeIsAnsweredFast() bool {
 	defer nc.Close()
 	_ = nc.SetDeadline(time.Now().Add(maxProbeTime)) // fails only on a closed connection
 	_, _ = nc.Write(jobRequest)                      // after an error, there is no answer
-	isOK, err := readResponseReportingOK(bufio.NewReader(nc))
+	isOK, err := readResponse200Or503(bufio.NewReader(nc))
 	return isOK && err == nil
 }
 

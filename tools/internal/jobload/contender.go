@@ -28,7 +28,7 @@ func BuiltInContenders() Contenders {
 	return Contenders{
 		"naive":     func(Plan) (Contender, error) { return goroutinePerJob{}, nil },
 		"channel":   newChannelPool,
-		"published": startPoolOfPublishedDesign,
+		"published": newPublishedPool,
 		"ours":      newMyriadPool,
 
 		managedServer: newServerContender,
@@ -93,7 +93,7 @@ const (
 	publishedIdleTime   = 30 * time.Second
 )
 
-func startPoolOfPublishedDesign(p Plan) (Contender, error) {
+func newPublishedPool(p Plan) (Contender, error) {
 	c := &publishedPool{channelPool: channelPool{jobs: make(chan *Job, p.Queue), workers: p.Workers}, stop: make(chan struct{})}
 	c.startWorkers(min(publishedMinWorkers, p.Workers))
 	c.done.Go(func() {

@@ -99,7 +99,7 @@ func (j *Job) mustCountEndAndFreeSlot(count func(*countShard)) {
 	t.mu.Lock()
 	count(t)
 	t.mu.Unlock()
-	j.generator.releaseClosedLoopSlot()
+	j.generator.releaseSlotIfClosedLoop()
 }
 
 // Run implements pool.Job.

@@ -112,7 +112,7 @@ func Run(ctx context.Context, p Plan, contenders Contenders, out io.Writer) erro
 		p.Iterations = MeasureSpinsPerMillisecond()
 	}
 	if p.Serve {
-		return serveJobRequestsOverHTTP(ctx, p, out)
+		return serveJobsOverHTTPUntilStdinEnds(ctx, p, out)
 	}
 	side, err := contenders[p.Pool](p)
 	if err != nil {
@@ -287,7 +287,7 @@ func (r *jobRun) submitJobsAsSlotsFree(g *jobSubmitter) {
 		now := r.now()
 		r.samplePeaksAndUsageAtWindowStart(now)
 		if !r.submitJobCountingInWindow(g, now >= r.windowStart, now, 0) {
-			r.releaseClosedLoopSlot()
+			r.releaseSlotIfClosedLoop()
 			g.sleepOrUntilDone(retryDelay)
 		}
 	}
@@ -332,7 +332,7 @@ func (r *jobRun) submitJobCountingInWindow(g *jobSubmitter, inWindow bool, now, 
 	return false
 }
 
-func (r *jobRun) releaseClosedLoopSlot() {
+func (r *jobRun) releaseSlotIfClosedLoop() {
 	if r.slots != nil {
 		<-r.slots
 	}
@@ -344,7 +344,7 @@ func (r *jobRun) samplePeaksAndUsageAtWindowStart(now time.Duration) {
 	if now >= r.windowStart && now != math.MaxInt64 {
 		r.usedAtWindowStart()
 		if s, ok := r.contender.(*serverContender); ok {
-			s.recordCPUAtWindowStart()
+			s.beginWindowAndRecordCPUOnce()
 		}
 	}
 	before := r.sampled.Load()

@@ -564,7 +564,7 @@ func TestReadAnswer(t *testing.T) {
 		{"HTTP/1.1 200 OK\r\nContent", "", "EOF", true},
 	} {
 		in := bufio.NewReader(strings.NewReader(c.in))
-		isOK, err := readResponseReportingOK(in)
+		isOK, err := readResponse200Or503(in)
 		rest, _ := io.ReadAll(in)
 		if err == nil && (c.err != "" || isOK != c.isOK) || err != nil && (c.err == "" || !strings.Contains(err.Error(), c.err)) || string(rest) != c.rest {
 			t.Errorf("%q: %v, %v, then %q; expected %v, %q, %q", c.in, isOK, err, rest, c.isOK, c.err, c.rest)

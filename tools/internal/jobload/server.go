@@ -24,10 +24,10 @@ const (
 // maxAtOnce limits the concurrent jobs of the shape Limited.
 const maxAtOnce = 100
 
-// serveJobRequestsOverHTTP runs an HTTP server that does the work of one job for each request. It writes the server's
+// serveJobsOverHTTPUntilStdinEnds runs an HTTP server that does the work of one job for each request. It writes the server's
 // address to the writer out. It returns when ctx ends, or when standard input is closed because the parent process has
 // ended.
-func serveJobRequestsOverHTTP(ctx context.Context, p Plan, out io.Writer) error {
+func serveJobsOverHTTPUntilStdinEnds(ctx context.Context, p Plan, addrOut io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
@@ -47,7 +47,7 @@ func serveJobRequestsOverHTTP(ctx context.Context, p Plan, out io.Writer) error 
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(out, l.Addr())
+	fmt.Fprintln(addrOut, l.Addr())
 	if p.Pool == netHTTPServer {
 		s := &http.Server{Handler: handler}
 		context.AfterFunc(ctx, func() { s.Close() })

@@ -34,7 +34,7 @@ func cutLineWithin(in []byte, maxBytes int) (line []byte, n int) {
 
 // applyHeaderLine records what a header line declares about the body and the connection. It returns "" for a valid
 // line. For an invalid line, it returns a description of the line that was expected.
-func (s *StreamState) applyHeaderLine(line []byte) (expected string) {
+func (s *StreamState) applyHeaderLine(line []byte) (expectedIfInvalid string) {
 	name, value := splitHeaderOrNil(line)
 	switch {
 	case name == nil:

@@ -18,16 +18,16 @@ func countOccurrences(text, in []byte) (usedBeforePartial, answers int) {
 	for {
 		i := bytes.Index(in[usedBeforePartial:], text)
 		if i < 0 {
-			return len(in) - suffixThatStartsText(text, in[usedBeforePartial:]), answers
+			return len(in) - lenOfSuffixThatStartsText(text, in[usedBeforePartial:]), answers
 		}
 		usedBeforePartial += i + len(text)
 		answers++
 	}
 }
 
-// suffixThatStartsText returns the length of the input's longest suffix that is a prefix of the text. The input must
+// lenOfSuffixThatStartsText returns the length of the input's longest suffix that is a prefix of the text. The input must
 // not contain the whole text.
-func suffixThatStartsText(text, in []byte) int {
+func lenOfSuffixThatStartsText(text, in []byte) int {
 	end := in[max(0, len(in)-len(text)+1):]
 	for len(end) > 0 {
 		i := bytes.IndexByte(end, text[0])

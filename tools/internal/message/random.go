@@ -44,17 +44,17 @@ func (r *splitMix) belowN(n uint64) uint64 {
 const charsPerDraw = 6 // bias at most 2^-16 for 256 different characters
 
 // appendChars appends n random characters of a class. The class must contain at most 256 characters.
-func (r *splitMix) appendChars(dst []byte, n int, class string) []byte {
+func (r *splitMix) appendChars(dst []byte, n int, alphabet string) []byte {
 	dst = slices.Grow(dst, n)
 	to := dst[len(dst) : len(dst)+n]
-	size := uint64(len(class))
+	size := uint64(len(alphabet))
 	for len(to) > 0 {
 		var at uint64
 		left := r.next()
 		some := to[:min(charsPerDraw, len(to))]
 		for i := range some {
 			at, left = bits.Mul64(left, size)
-			some[i] = class[at]
+			some[i] = alphabet[at]
 		}
 		to = to[len(some):]
 	}

@@ -56,10 +56,10 @@ func (c *RateCurve) secondsUntilDueWithRamp(message float64) float64 {
 	return before + 2*message/(a+math.Sqrt(max(a*a+4*k*message, 0)))
 }
 
-// CountMessagesDue returns the number of messages due from Begin to deadline. The number is the integral of the rate
+// CountMessagesDue returns the number of messages due from Begin to until. The number is the integral of the rate
 // and can have a fraction.
-func (c *RateCurve) CountMessagesDue(deadline time.Duration) float64 {
-	t, r := max(deadline-c.Begin, 0).Seconds(), c.PerSecond
+func (c *RateCurve) CountMessagesDue(until time.Duration) float64 {
+	t, r := max(until-c.Begin, 0).Seconds(), c.PerSecond
 	if c.To == 0 {
 		return r * t
 	}
@@ -68,19 +68,19 @@ func (c *RateCurve) CountMessagesDue(deadline time.Duration) float64 {
 	return r*min(t, before) + r*in + (c.To-r)*in*in/(2*over) + c.To*max(t-before-over, 0)
 }
 
-// countMessagesBefore returns the number of messages that are due before the given time. It does not count messages
-// with numbers below nextNumber.
-func (c *RateCurve) countMessagesBefore(nextNumber float64, end time.Duration) int64 {
-	if c.DueTimeOrNever(nextNumber) >= end {
+// countDueBefore returns the number of messages that are due before the given time. It does not count messages
+// with numbers below firstNumber.
+func (c *RateCurve) countDueBefore(firstNumber float64, end time.Duration) int64 {
+	if c.DueTimeOrNever(firstNumber) >= end {
 		return 0
 	}
-	n := max(math.Floor(c.CountMessagesDue(min(end, c.Begin+maxCurveTime))-nextNumber), 1)
+	n := max(math.Floor(c.CountMessagesDue(min(end, c.Begin+maxCurveTime))-firstNumber), 1)
 	// Times are whole nanoseconds and numbers have 53 bits, so the result can be wrong by 1: correct it.
 	for range 2 {
 		switch {
-		case n > 1 && c.DueTimeOrNever(nextNumber+n-1) >= end:
+		case n > 1 && c.DueTimeOrNever(firstNumber+n-1) >= end:
 			n--
-		case c.DueTimeOrNever(nextNumber+n) < end:
+		case c.DueTimeOrNever(firstNumber+n) < end:
 			n++
 		}
 	}

@@ -67,7 +67,7 @@ func (p *SendPlan) CountDueAndUntaken(c *RateCurve, now, end time.Duration) int6
 	if p.next == 0 || p.next > now || p.next >= end {
 		return 0
 	}
-	return c.countMessagesBefore(p.position, min(now+1, end))
+	return c.countDueBefore(p.position, min(now+1, end))
 }
 
 // CountsBeforeAndInWindow contains two numbers of messages. Before counts the messages due before the measured window,
@@ -76,17 +76,17 @@ type CountsBeforeAndInWindow struct {
 	Before, Within int64
 }
 
-// Skip drops the messages whose planned times are before end. It returns how many of these times are before the
+// SkipDueBefore drops the messages whose planned times are before end. It returns how many of these times are before the
 // measured window, and how many are in the window.
 //
-// If c.Poisson is set, exact counting requires one random time for each message. Skip draws at most *randomDrawsLeft
-// random times, and subtracts the number of drawn times from *randomDrawsLeft. It estimates the number of the remaining
+// If c.Poisson is set, exact counting requires one random time for each message. SkipDueBefore draws at most *drawsLeftUntilEstimate
+// random times, and subtracts the number of drawn times from *drawsLeftUntilEstimate. It estimates the number of the remaining
 // messages.
-func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duration, randomDrawsLeft *int) (s CountsBeforeAndInWindow) {
+func (p *SendPlan) SkipDueBefore(c *RateCurve, seed uint64, windowStart, end time.Duration, drawsLeftUntilEstimate *int) (s CountsBeforeAndInWindow) {
 	if p.next == 0 {
 		return s
 	}
-	for ; c.Poisson && *randomDrawsLeft > 0 && p.next < end; *randomDrawsLeft-- {
+	for ; c.Poisson && *drawsLeftUntilEstimate > 0 && p.next < end; *drawsLeftUntilEstimate-- {
 		if p.next >= windowStart {
 			s.Within++
 		} else {
@@ -94,11 +94,11 @@ func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duratio
 		}
 		p.AdvanceToNextMessage(c, seed)
 	}
-	all := c.countMessagesBefore(p.position, end)
+	all := c.countDueBefore(p.position, end)
 	if all == 0 {
 		return s
 	}
-	before := c.countMessagesBefore(p.position, min(windowStart, end))
+	before := c.countDueBefore(p.position, min(windowStart, end))
 	s.Before += before
 	s.Within += all - before
 	p.number += uint64(all)
@@ -138,10 +138,10 @@ func (s *SharedPlan) Start(curve RateCurve, seed uint64, windowStart, end time.D
 	defer s.mu.Unlock()
 	s.curve, s.seed, s.windowStart, s.end, s.taken = curve, seed, windowStart, end, CountsBeforeAndInWindow{}
 	s.plan = s.curve.NewPlanFrom(curve.Begin, 0, seed)
-	s.publishNextDue()
+	s.storeNextDueLocked()
 }
 
-func (s *SharedPlan) publishNextDue() {
+func (s *SharedPlan) storeNextDueLocked() {
 	next := s.plan.next
 	if next >= s.end {
 		next = Never
@@ -149,13 +149,13 @@ func (s *SharedPlan) publishNextDue() {
 	s.next.Store(int64(next))
 }
 
-// Stop ends the plan at the given time, unless the plan ends earlier. No message is due at or after the end of the
+// EndNoLaterThan ends the plan at the given time, unless the plan ends earlier. No message is due at or after the end of the
 // plan.
-func (s *SharedPlan) Stop(end time.Duration) {
+func (s *SharedPlan) EndNoLaterThan(end time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.end = min(s.end, end)
-	s.publishNextDue()
+	s.storeNextDueLocked()
 }
 
 // NextDue returns the time at which the next message is due, or Never after the last message. It acquires no lock.
@@ -178,20 +178,20 @@ func (s *SharedPlan) TakeNextIfDue(now time.Duration) (plannedAt time.Duration, 
 		s.taken.Before++
 	}
 	s.plan.AdvanceToNextMessage(&s.curve, s.seed)
-	s.publishNextDue()
+	s.storeNextDueLocked()
 	return plannedAt, true
 }
 
-// Skip drops the messages whose planned times are before now, and returns their numbers. If the curve is a Poisson
-// process, Skip draws at most maxRandomDraws random times, and then estimates the number of the remaining messages.
-func (s *SharedPlan) Skip(now time.Duration, maxRandomDraws int) CountsBeforeAndInWindow {
+// SkipDueBefore drops the messages whose planned times are before now, and returns their numbers. If the curve is a Poisson
+// process, SkipDueBefore draws at most drawsUntilEstimate random times, and then estimates the number of the remaining messages.
+func (s *SharedPlan) SkipDueBefore(now time.Duration, drawsUntilEstimate int) CountsBeforeAndInWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.NextDue() >= now {
 		return CountsBeforeAndInWindow{}
 	}
-	skipped := s.plan.Skip(&s.curve, s.seed, s.windowStart, min(now, s.end), &maxRandomDraws)
-	s.publishNextDue()
+	skipped := s.plan.SkipDueBefore(&s.curve, s.seed, s.windowStart, min(now, s.end), &drawsUntilEstimate)
+	s.storeNextDueLocked()
 	return skipped
 }
 

@@ -41,7 +41,7 @@ func TestCurve(t *testing.T) {
 	}
 }
 
-// Skip counts as many messages as there are when advancing one by one.
+// SkipDueBefore counts as many messages as there are when advancing one by one.
 func TestSkip(t *testing.T) {
 	const from, end = begin + 700*time.Millisecond, begin + 7*time.Second/3 + 1
 	for name, c := range curves {
@@ -56,7 +56,7 @@ func TestSkip(t *testing.T) {
 				}
 			}
 			waiting, draws := p.CountDueAndUntaken(&c, from, end), 0
-			if got := p.Skip(&c, 0, from, end, &draws); got != want || p.Next() != q.Next() {
+			if got := p.SkipDueBefore(&c, 0, from, end, &draws); got != want || p.Next() != q.Next() {
 				t.Errorf("%s from %v on: skipped %+v, then %v; want %+v, then %v", name, phase, got, p.Next(), want, q.Next())
 			}
 			if d := waiting - want.Before; d < 0 || d > 1 { // the one that is due at from
@@ -66,7 +66,7 @@ func TestSkip(t *testing.T) {
 	}
 	var none SendPlan
 	c, draws := curves["up"], 1
-	if got := none.Skip(&c, 0, from, end, &draws); got != (CountsBeforeAndInWindow{}) || none.CountDueAndUntaken(&c, end, end) != 0 {
+	if got := none.SkipDueBefore(&c, 0, from, end, &draws); got != (CountsBeforeAndInWindow{}) || none.CountDueAndUntaken(&c, end, end) != 0 {
 		t.Errorf("the zero Plan has %+v", got)
 	}
 }
@@ -84,12 +84,12 @@ func TestSkipPoisson(t *testing.T) {
 		}
 	}
 	draws := 10_000
-	if got := p.Skip(&c, 5, 2*time.Second, 4*time.Second, &draws); got != want || p.Next() != q.Next() || int64(draws) != 10_000-want.Before-want.Within {
+	if got := p.SkipDueBefore(&c, 5, 2*time.Second, 4*time.Second, &draws); got != want || p.Next() != q.Next() || int64(draws) != 10_000-want.Before-want.Within {
 		t.Errorf("skipped %+v, then %v, %d draws left; want %+v, then %v", got, p.Next(), draws, want, q.Next())
 	}
 	c.PerSecond = 1e8
 	p, draws = c.NewPlanFrom(begin, 0, 5), 1000
-	got := p.Skip(&c, 5, 2*time.Second, 100*time.Second, &draws)
+	got := p.SkipDueBefore(&c, 5, 2*time.Second, 100*time.Second, &draws)
 	if draws != 0 || math.Abs(float64(got.Before)-1e8) > 1e6 || math.Abs(float64(got.Within)-98e8) > 1e7 || p.Next() < 100*time.Second {
 		t.Errorf("skipped %+v, %d draws left, the next at %v", got, draws, p.Next())
 	}
@@ -118,8 +118,8 @@ func TestShared(t *testing.T) {
 	if got := s.TakenCounts(); got != (CountsBeforeAndInWindow{10, 5}) {
 		t.Errorf("%+v taken, want 10 and 5", got)
 	}
-	s.Stop(3500 * time.Millisecond)
-	if got := s.Skip(Never, 0); got != (CountsBeforeAndInWindow{0, 10}) || s.NextDue() != Never {
+	s.EndNoLaterThan(3500 * time.Millisecond)
+	if got := s.SkipDueBefore(Never, 0); got != (CountsBeforeAndInWindow{0, 10}) || s.NextDue() != Never {
 		t.Errorf("left %+v, then %v; want 10 of the window, and never", got, s.NextDue())
 	}
 }
@@ -129,13 +129,13 @@ func TestSharedSkipMany(t *testing.T) {
 	const rate = 100_000_000
 	s := NewSharedPlan()
 	s.Start(RateCurve{Begin: time.Second, PerSecond: rate}, 0, 3*time.Second, 301*time.Second)
-	if got := s.Skip(201*time.Second, 0); got != (CountsBeforeAndInWindow{2 * rate, 198 * rate}) {
+	if got := s.SkipDueBefore(201*time.Second, 0); got != (CountsBeforeAndInWindow{2 * rate, 198 * rate}) {
 		t.Errorf("left %+v, want %d before the window and %d in it", got, 2*rate, 198*rate)
 	}
 	if at, ok := s.TakeNextIfDue(201 * time.Second); !ok || at != 201*time.Second {
 		t.Errorf("the next is due at %v, want 3m21s", at)
 	}
-	if got := s.Skip(Never, 0); got != (CountsBeforeAndInWindow{0, 100*rate - 1}) || s.NextDue() != Never {
+	if got := s.SkipDueBefore(Never, 0); got != (CountsBeforeAndInWindow{0, 100*rate - 1}) || s.NextDue() != Never {
 		t.Errorf("left %+v, then %v", got, s.NextDue())
 	}
 }

@@ -56,7 +56,7 @@ func CountDescriptorsByTable(pid int) ([]DescriptorTable, error) {
 		return nil, err
 	}
 	tables := []DescriptorTable{{pid, first}}
-	others, err := threadsWithOwnTable(pid)
+	others, err := threadsWithOwnDescriptorTable(pid)
 	for _, t := range others {
 		open, err := t.FileDescriptorsLen()
 		if nilIfNotFoundOrExited(err) != nil {
@@ -69,7 +69,7 @@ func CountDescriptorsByTable(pid int) ([]DescriptorTable, error) {
 	return tables, err
 }
 
-func threadsWithOwnTable(pid int) (owners prom.Procs, err error) {
+func threadsWithOwnDescriptorTable(pid int) (exceptFirst prom.Procs, err error) {
 	all, err := allThreads(pid)
 	for _, t := range all {
 		if t.PID == pid {
@@ -80,8 +80,8 @@ func threadsWithOwnTable(pid int) (owners prom.Procs, err error) {
 			return nil, err
 		}
 		if err == nil && !same {
-			owners = append(owners, t)
+			exceptFirst = append(exceptFirst, t)
 		}
 	}
-	return owners, err
+	return exceptFirst, err
 }

@@ -127,9 +127,9 @@ func addrMatchRankOrZero(bound, dialed netip.Addr) int {
 	return 0
 }
 
-func findSocketOwnerPIDs(addrText string, inodes []string) ([]int, error) {
+func findSocketOwnerPIDs(addrForErrors string, inodes []string) ([]int, error) {
 	if len(inodes) == 0 {
-		return nil, fmt.Errorf("procfs: listener at %s: %w", addrText, errNobody)
+		return nil, fmt.Errorf("procfs: listener at %s: %w", addrForErrors, errNobody)
 	}
 	links := make(map[string]bool, len(inodes))
 	for _, inode := range inodes {
@@ -137,7 +137,7 @@ func findSocketOwnerPIDs(addrText string, inodes []string) ([]int, error) {
 	}
 	all, err := allProcesses()
 	if err != nil {
-		return nil, fmt.Errorf("procfs: listener at %s: %w", addrText, err)
+		return nil, fmt.Errorf("procfs: listener at %s: %w", addrForErrors, err)
 	}
 	s := socketOwnerSearch{links: links}
 	for _, look := range []func(int){s.searchMainDescriptorTable, s.searchOwnTablesOfThreads} {
@@ -151,7 +151,7 @@ func findSocketOwnerPIDs(addrText string, inodes []string) ([]int, error) {
 			return s.pids, nil
 		}
 	}
-	return nil, fmt.Errorf("procfs: listener at %s: process not found; this user has no permission to inspect %d processes", addrText, s.denied)
+	return nil, fmt.Errorf("procfs: listener at %s: process not found; this user has no permission to inspect %d processes", addrForErrors, s.denied)
 }
 
 type socketOwnerSearch struct {
@@ -168,7 +168,7 @@ func (s *socketOwnerSearch) searchMainDescriptorTable(pid int) {
 }
 
 func (s *socketOwnerSearch) searchOwnTablesOfThreads(pid int) {
-	owners, _ := threadsWithOwnTable(pid) // without permission, or if the process has ended, there are none
+	owners, _ := threadsWithOwnDescriptorTable(pid) // without permission, or if the process has ended, there are none
 	for _, t := range owners {
 		if found, _ := s.searchDescriptorDirUpToLimit(fmt.Sprintf("/proc/%d/task/%d/fd/", pid, t.PID), pid, maxScannedPerThread); found {
 			break

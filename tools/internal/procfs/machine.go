@@ -99,8 +99,8 @@ func PhysicalCoreID(cpu int) (int, error) {
 	return first, err
 }
 
-// CountNUMANodes returns the number of NUMA nodes that have memory. On a kernel without NUMA, it returns 1.
-func CountNUMANodes() (int, error) {
+// CountNUMANodesWithMemory returns the number of NUMA nodes that have memory. On a kernel without NUMA, it returns 1.
+func CountNUMANodesWithMemory() (int, error) {
 	_, count, err := readNumberList("/sys/devices/system/node/has_memory")
 	if IsNotFoundOrExited(err) {
 		return 1, nil
@@ -181,8 +181,8 @@ func CountTasksOfMachine() (all int64, err error) {
 	return all, nil
 }
 
-// LoadAverage returns the load average of the last minute, such as "0.20".
-func LoadAverage() (average string, err error) {
+// OneMinuteLoadAverage returns the load average of the last minute, such as "0.20".
+func OneMinuteLoadAverage() (average string, err error) {
 	text, err := readTrimmedFile("/proc/loadavg")
 	average, _, _ = strings.Cut(text, " ")
 	return average, err

@@ -23,8 +23,8 @@ type Network struct {
 	Counters map[string]int64
 }
 
-// ReadNetworkCountersOfNamespace reads the values for the calling thread's network namespace. It takes about 0.5 ms.
-func ReadNetworkCountersOfNamespace() (n Network, err error) {
+// ReadNetworkOfCurrentNamespace reads the values for the calling thread's network namespace. It takes about 0.5 ms.
+func ReadNetworkOfCurrentNamespace() (n Network, err error) {
 	if _, err := procRoot(); err != nil {
 		return n, err
 	}
@@ -36,11 +36,11 @@ func ReadNetworkCountersOfNamespace() (n Network, err error) {
 		return n, err
 	}
 	n.Counters = make(map[string]int64)
-	err = errors.Join(n.readSocketCounts(thread), n.readTCPCounters(), n.readBacklogAndConntrackDrops(thread))
+	err = errors.Join(n.readTCPSocketCounts(thread), n.readTCPCounters(), n.readBacklogAndConntrackDrops(thread))
 	return n, err
 }
 
-func (n *Network) readSocketCounts(thread prom.FS) error {
+func (n *Network) readTCPSocketCounts(thread prom.FS) error {
 	four, err := thread.NetSockstat()
 	if err != nil {
 		return err

@@ -92,7 +92,7 @@ func TestMachine(t *testing.T) {
 	if m, err := ReadKernelCPUsAndMemory(); err != nil || m.Kernel == "" || m.CPUs < 1 || m.Memory < 1<<20 {
 		t.Errorf("got %+v, %v", m, err)
 	}
-	if n, err := CountNUMANodes(); err != nil || n < 1 {
+	if n, err := CountNUMANodesWithMemory(); err != nil || n < 1 {
 		t.Errorf("%d nodes, %v", n, err)
 	}
 	if receive, send, err := CountInterfaceQueues("lo", 1, "00:00:00:00:00:00"); err == nil && (receive != 1 || send != 1) {
@@ -118,7 +118,7 @@ func TestReadNetwork(t *testing.T) {
 	ln, port := listenTCP(t, "127.0.0.1:0")
 	c := testkit.Must(net.Dial("tcp4", ln.Addr().String()))(t)
 	defer c.Close()
-	n, err := ReadNetworkCountersOfNamespace()
+	n, err := ReadNetworkOfCurrentNamespace()
 	if err != nil || n.Established < 2 || n.Open < n.Established+1 {
 		t.Errorf("connected to port %d: got %+v, %v", port, n, err)
 	}

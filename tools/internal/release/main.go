@@ -26,13 +26,13 @@ func main() {
 	check := flag.Bool("check", false, "check that the modules can be published")
 	tidy := flag.Bool("tidy", false, "tidy each go.mod and go.sum")
 	flag.Parse()
-	if err := setVersionIfGivenThenCheckOrTidy(*check, *tidy, flag.Args()); err != nil {
+	if err := checkTidyOrSetVersion(*check, *tidy, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
 }
 
-func setVersionIfGivenThenCheckOrTidy(check, tidy bool, versionArgs []string) error {
+func checkTidyOrSetVersion(check, tidy bool, versionArgs []string) error {
 	switch {
 	case len(versionArgs) == 1 && !check && !tidy:
 		if m := semver.Major(versionArgs[0]); m != "v0" && m != "v1" {
@@ -52,7 +52,7 @@ func setVersionIfGivenThenCheckOrTidy(check, tidy bool, versionArgs []string) er
 	if tidy {
 		return w.tidyThenDropOwnSums()
 	}
-	if err := w.checkModulesAsReleased(os.Stdout); err != nil {
+	if err := w.runAllChecks(os.Stdout); err != nil {
 		return err
 	}
 	if len(versionArgs) == 1 {
@@ -134,7 +134,7 @@ func dropSumsOfOwnModules(goSum string) string {
 	}), "")
 }
 
-func (w *releaseEnv) checkModulesAsReleased(log *os.File) error {
+func (w *releaseEnv) runAllChecks(log *os.File) error {
 	for _, step := range []struct {
 		name string
 		run  func() error

@@ -57,7 +57,7 @@ func TestArguments(t *testing.T) {
 		{false, false, []string{"v2.0.0"}, `version "v2.0.0"; expected one such as v0.2.0`},
 		{false, false, []string{"1.0"}, `version "1.0"; expected one such as v0.2.0`},
 	} {
-		if err := setVersionIfGivenThenCheckOrTidy(c.check, c.tidy, c.args); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := checkTidyOrSetVersion(c.check, c.tidy, c.args); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("check %v, tidy %v, %q: got %v, want %q", c.check, c.tidy, c.args, err, c.want)
 		}
 	}

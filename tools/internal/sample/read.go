@@ -62,7 +62,7 @@ func (s *Sample) readRequestedParts(slowMarker *Sampler, pids []int) error {
 		})
 	}
 	try(MachineMemory, 0, func() (err error) { m.Memory, err = procfs.ReadMemory(); return err })
-	try(Network, 0, func() (err error) { m.Network, err = procfs.ReadNetworkCountersOfNamespace(); return err })
+	try(Network, 0, func() (err error) { m.Network, err = procfs.ReadNetworkOfCurrentNamespace(); return err })
 	try(Network, 0, func() (err error) { m.Files, err = procfs.CountOpenFilesOfMachine(); return err })
 	if len(pids) > 0 && len(s.Processes) == 0 {
 		errs = append(errs, ErrEnded)

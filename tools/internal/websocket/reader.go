@@ -123,7 +123,7 @@ func (r *FrameReader) parseHeadRejectingEarly(in []byte) (h wsframe.Head, err er
 
 // parseAndCheckHead parses a frame's head and checks that the frame may follow the previous frames.
 func (r *FrameReader) parseAndCheckHead(in []byte) (h wsframe.Head, err error) {
-	h, err = wsframe.ParseHead(in)
+	h, err = wsframe.ParseHeadIfComplete(in)
 	switch {
 	case err != nil:
 		err = fmt.Errorf("websocket: %w", err)

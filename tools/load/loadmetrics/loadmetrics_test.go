@@ -39,7 +39,7 @@ func newFullInterval() (i load.Interval, want map[string]string) {
 			RSS, Anonymous, Goroutines, GCs int64
 			Descriptors                     int
 		}
-		collectortest.Fill(reflect.ValueOf(&told).Elem(), process, &next, want)
+		collectortest.FillWithUniqueValues(reflect.ValueOf(&told).Elem(), process, &next, want)
 		return load.Usage{Goroutines: told.Goroutines, GCs: told.GCs, GCPause: told.GCPause,
 			Process: sample.Process{System: told.CPU, RSS: told.RSS, Anonymous: told.Anonymous, Descriptors: told.Descriptors}}
 	}
@@ -57,7 +57,7 @@ func newFullInterval() (i load.Interval, want map[string]string) {
 			server := usage(name)
 			i.Server = &server
 		default:
-			collectortest.Fill(v.Field(n), name, &next, want)
+			collectortest.FillWithUniqueValues(v.Field(n), name, &next, want)
 		}
 	}
 	for _, l := range []*load.Latency{&i.Latency, &i.Connect} {
@@ -76,7 +76,7 @@ func TestEveryFieldOfAnIntervalIsTold(t *testing.T) {
 	for _, text := range []string{"127.0.0.1:9000", "open loop", "uring", "5000"} {
 		want["plan: "+text] = text
 	}
-	collectortest.WantTold(t, newObserved(nil, i), want, 40)
+	collectortest.CheckEachValueOnce(t, newObserved(nil, i), want, 40)
 }
 
 // Counters add up over a run; gauges and quantiles are those of the last interval. The next run resets them.
@@ -175,6 +175,6 @@ func TestLint(t *testing.T) {
 }
 
 func TestLabels(t *testing.T) {
-	collectortest.Labels(t, "myriad_load_connections", func(l prometheus.Labels) prometheus.Collector { return newObserved(l) },
+	collectortest.CheckConstLabels(t, "myriad_load_connections", func(l prometheus.Labels) prometheus.Collector { return newObserved(l) },
 		"target", "mode", "model", "stage", "cause", "process", "quantile", "\xff")
 }

@@ -33,6 +33,6 @@ func TestNetConn(t *testing.T) {
 	}
 	runUnderModels(t, func(t *testing.T, model string) { test(t, &tcp.Server{Model: model}) })
 	t.Run("shards", func(t *testing.T) {
-		test(t, &tcp.Server{Model: tcp.Epoll, Limits: tcp.Limits{MaxConns: sock.MaxConnsForDescriptorLimit() + 1}})
+		test(t, &tcp.Server{Model: tcp.Epoll, Limits: tcp.Limits{MaxConns: sock.DefaultMaxConnsForDescriptorLimit() + 1}})
 	})
 }

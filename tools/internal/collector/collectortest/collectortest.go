@@ -34,53 +34,53 @@ func Scrape(t *testing.T, c prometheus.Collector) map[string]*dto.MetricFamily {
 	return byName
 }
 
-// Fill sets each number, duration and string in v to a unique value, and adds an entry to the map want for each of
+// FillWithUniqueValues sets each number, duration and string in v to a unique value, and adds an entry to the map want for each of
 // them. The key of the entry is the path of the field. The value is the text that a collector must output for the
-// field. *next is the last number that Fill has used.
-func Fill(v reflect.Value, path string, next *int64, want map[string]string) {
+// field. *next is the last number that FillWithUniqueValues has used.
+func FillWithUniqueValues(v reflect.Value, path string, lastUsed *int64, valueByField map[string]string) {
 	switch {
 	case v.Kind() == reflect.Struct:
 		for i := range v.NumField() {
-			Fill(v.Field(i), path+"."+v.Type().Field(i).Name, next, want)
+			FillWithUniqueValues(v.Field(i), path+"."+v.Type().Field(i).Name, lastUsed, valueByField)
 		}
 		return
 	case v.Kind() == reflect.Array:
 		for i := range v.Len() {
-			Fill(v.Index(i), fmt.Sprintf("%s[%d]", path, i), next, want)
+			FillWithUniqueValues(v.Index(i), fmt.Sprintf("%s[%d]", path, i), lastUsed, valueByField)
 		}
 		return
 	}
 	switch v.Kind() {
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
-		Fill(v.Elem(), path, next, want)
+		FillWithUniqueValues(v.Elem(), path, lastUsed, valueByField)
 		return
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
-		Fill(v.Index(0), path+"[0]", next, want)
+		FillWithUniqueValues(v.Index(0), path+"[0]", lastUsed, valueByField)
 		return
 	}
-	*next++
+	*lastUsed++
 	switch {
 	case v.Type() == reflect.TypeFor[time.Duration]():
-		v.SetInt(*next * int64(time.Second))
-		want[path] = fmt.Sprint(float64(*next))
+		v.SetInt(*lastUsed * int64(time.Second))
+		valueByField[path] = fmt.Sprint(float64(*lastUsed))
 	case v.CanUint():
-		v.SetUint(uint64(*next))
-		want[path] = fmt.Sprint(float64(*next))
+		v.SetUint(uint64(*lastUsed))
+		valueByField[path] = fmt.Sprint(float64(*lastUsed))
 	case v.CanInt():
-		v.SetInt(*next)
-		want[path] = fmt.Sprint(float64(*next))
+		v.SetInt(*lastUsed)
+		valueByField[path] = fmt.Sprint(float64(*lastUsed))
 	case v.Kind() == reflect.String:
-		v.SetString(fmt.Sprint("text ", *next))
-		want[path] = v.String()
+		v.SetString(fmt.Sprint("text ", *lastUsed))
+		valueByField[path] = v.String()
 	case v.Kind() == reflect.Bool: // tested separately
 	default:
 		panic("Fill: " + path + " is of a kind that this test does not know: " + v.Kind().String())
 	}
 }
 
-func occurrencesByValue(families map[string]*dto.MetricFamily) map[string]int {
+func countMetricAndLabelValues(families map[string]*dto.MetricFamily) map[string]int {
 	values := make(map[string]int)
 	for _, f := range families {
 		for _, m := range f.Metric {
@@ -109,18 +109,18 @@ func occurrencesByValue(families map[string]*dto.MetricFamily) map[string]int {
 	return values
 }
 
-// WantTold checks that the collector outputs each value in fields exactly once. fields is a map that Fill has filled.
+// CheckEachValueOnce checks that the collector outputs each value in fields exactly once. fields is a map that FillWithUniqueValues has filled.
 // The test fails if fields has fewer than minFields entries.
-func WantTold(t *testing.T, c prometheus.Collector, fields map[string]string, minFields int) {
+func CheckEachValueOnce(t *testing.T, c prometheus.Collector, valueByField map[string]string, minFields int) {
 	t.Helper()
-	got := occurrencesByValue(Scrape(t, c))
-	for field, value := range fields {
+	got := countMetricAndLabelValues(Scrape(t, c))
+	for field, value := range valueByField {
 		if got[value] != 1 {
 			t.Errorf("%s, which is %s, was told %d times; want once", field, value, got[value])
 		}
 	}
-	if len(fields) < minFields {
-		t.Errorf("only %d figures were looked for", len(fields))
+	if len(valueByField) < minFields {
+		t.Errorf("only %d figures were looked for", len(valueByField))
 	}
 }
 
@@ -141,10 +141,10 @@ func Lint(t *testing.T, c prometheus.Collector) {
 	}
 }
 
-// Labels checks a collector's constant labels. Two collectors with different values of one label must fit into the same
+// CheckConstLabels checks a collector's constant labels. Two collectors with different values of one label must fit into the same
 // registry, and every metric must have the label. metric is the name of a metric that each collector outputs once. A
-// collector with one of the reserved labels must be rejected by a registry.
-func Labels(t *testing.T, metric string, newCollector func(prometheus.Labels) prometheus.Collector, reserved ...string) {
+// collector with one of the reservedLabels labels must be rejected by a registry.
+func CheckConstLabels(t *testing.T, metric string, newCollector func(prometheus.Labels) prometheus.Collector, reservedLabels ...string) {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()
 	for _, name := range []string{"a", "b"} {
@@ -162,7 +162,7 @@ func Labels(t *testing.T, metric string, newCollector func(prometheus.Labels) pr
 			}
 		}
 	}
-	for _, label := range reserved {
+	for _, label := range reservedLabels {
 		if err := prometheus.NewRegistry().Register(newCollector(prometheus.Labels{label: "x"})); err == nil {
 			t.Errorf("%s with the label %q: registered; want an error", metric, label)
 		}

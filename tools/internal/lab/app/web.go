@@ -15,26 +15,26 @@ import (
 // NewWebHandler returns the app Web as a net/http handler. The handler serves the files in filesDir under /static/.
 // NewWebHandler passes some of the handlers for single paths through the function quick: those that never block,
 // compute only briefly and read no large body.
-func NewWebHandler(filesDir string, quick func(http.Handler) http.Handler) http.Handler {
+func NewWebHandler(filesDir string, wrapQuick func(http.Handler) http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	for path, body := range map[string]func(r *http.Request) []byte{
 		"/{$}":        func(*http.Request) []byte { return hello },
 		"/pipeline":   func(*http.Request) []byte { return ok },
-		"/baseline11": sumQueryAndBody,
+		"/baseline11": addNumbersInQueryAndBody,
 		"/64k":        func(*http.Request) []byte { return Large },
 	} {
-		mux.Handle(path, quick(newBodyHandler("text/plain", body)))
+		mux.Handle(path, wrapQuick(newBodyHandler("text/plain", body)))
 	}
-	mux.Handle("/json/", quick(newBodyHandler("application/json", func(r *http.Request) []byte {
+	mux.Handle("/json/", wrapQuick(newBodyHandler("application/json", func(r *http.Request) []byte {
 		count, _ := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/json/"))
-		return MarshalItems(count, queryNumber(r.URL.RawQuery, "m"))
+		return MarshalFirstItems(count, queryIntOrZero(r.URL.RawQuery, "m"))
 	})))
 	mux.Handle("/upload", newBodyHandler("text/plain", func(r *http.Request) []byte {
 		n, _ := io.Copy(io.Discard, r.Body) // an error ends the connection
 		return strconv.AppendInt(nil, n, 10)
 	}))
 	mux.Handle("/wait", newBodyHandler("text/plain", func(*http.Request) []byte { return Wait2ms() }))
-	mux.Handle("/compute", newBodyHandler("text/plain", func(*http.Request) []byte { return ComputeRarely() }))
+	mux.Handle("/compute", newBodyHandler("text/plain", func(*http.Request) []byte { return ComputeEvery1000thCall() }))
 	mux.Handle("/static/", http.StripPrefix("/static/", http.FileServer(http.Dir(filesDir))))
 	return mux
 }
@@ -46,8 +46,8 @@ func newBodyHandler(contentType string, body func(r *http.Request) []byte) http.
 	})
 }
 
-func sumQueryAndBody(r *http.Request) []byte {
-	sum := queryNumber(r.URL.RawQuery, "a") + queryNumber(r.URL.RawQuery, "b")
+func addNumbersInQueryAndBody(r *http.Request) []byte {
+	sum := queryIntOrZero(r.URL.RawQuery, "a") + queryIntOrZero(r.URL.RawQuery, "b")
 	if r.ContentLength != 0 {
 		var text [20]byte
 		n, _ := io.ReadFull(r.Body, text[:]) // an error means that the body is shorter
@@ -57,7 +57,7 @@ func sumQueryAndBody(r *http.Request) []byte {
 	return strconv.AppendInt(nil, int64(sum), 10)
 }
 
-func queryNumber(query, key string) (n int) {
+func queryIntOrZero(query, key string) (n int) {
 	for pair := range strings.SplitSeq(query, "&") {
 		if name, value, _ := strings.Cut(pair, "="); name == key {
 			n, _ = strconv.Atoi(value)
@@ -79,9 +79,9 @@ func Wait2ms() []byte {
 
 var computeRequests atomic.Int64
 
-// ComputeRarely returns the response body. Every 1,000th call first computes for 1 ms. The other calls return
+// ComputeEvery1000thCall returns the response body. Every 1,000th call first computes for 1 ms. The other calls return
 // immediately.
-func ComputeRarely() []byte {
+func ComputeEvery1000thCall() []byte {
 	if computeRequests.Add(1)%1000 == 0 {
 		var sum [sha256.Size]byte
 		for range 10_000 {
@@ -115,9 +115,9 @@ var items = func() (all [50]item) {
 	return all
 }()
 
-// MarshalItems returns the first items of a fixed list of 50 items, as JSON. The total of an item is price times
+// MarshalFirstItems returns the first items of a fixed list of 50 items, as JSON. The total of an item is price times
 // quantity times totalFactor. A totalFactor below 1 counts as 1.
-func MarshalItems(count, totalFactor int) []byte {
+func MarshalFirstItems(count, totalFactor int) []byte {
 	reply := struct {
 		Items []item `json:"items"`
 		Count int    `json:"count"`

@@ -59,7 +59,7 @@ func (g *Goal) Validate() error {
 	} {
 		if x.got < x.least || x.got > x.most {
 			unit := map[string]string{"free": " %", "return": " s", "memory": " bytes", "network": " bit/s"}[x.flag]
-			return fmt.Errorf("--%s is %s%s; expected %s to %s", x.flag, format.Number(x.got), unit, format.Number(x.least), format.Number(x.most))
+			return fmt.Errorf("--%s is %s%s; expected %s to %s", x.flag, format.Rounded(x.got), unit, format.Rounded(x.least), format.Rounded(x.most))
 		}
 	}
 	return nil
@@ -115,7 +115,7 @@ type Planner struct {
 }
 
 func (p *Planner) planOneMachine(g *Goal, conns int64) Plan {
-	loops := p.predictServerLoops(g)
+	loops := p.givenOrPredictedServerLoops(g)
 	rate := float64(conns) * g.Rate
 	x := Plan{Goal: *g, Each: conns, Loops: loops}
 	x.Cores = p.Measured.PredictCores(float64(conns), rate, loops)
@@ -126,7 +126,7 @@ func (p *Planner) planOneMachine(g *Goal, conns int64) Plan {
 	return x
 }
 
-func (p *Planner) predictServerLoops(g *Goal) int {
+func (p *Planner) givenOrPredictedServerLoops(g *Goal) int {
 	if g.Loops > 0 {
 		return g.Loops
 	}

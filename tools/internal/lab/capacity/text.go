@@ -51,7 +51,7 @@ func (m *MeasuredCosts) WriteMeasurementText(w io.Writer) error {
 func WritePlansSideBySide(w io.Writer, plans []*Plan) error {
 	g := &plans[0].Goal
 	_, err := fmt.Fprintf(w, "\nPlan: %s messages/s on each connection, %s bytes and as many back; machines with %s, %s and %sbit/s,\nof which %s stays free.\n\n",
-		format.Number(g.Rate), format.Count(g.Size), format.Plural(int64(g.Cores), "core", "cores"), format.Bytes(float64(g.Memory)), formatSI(g.Network), format.Percent(g.Free))
+		format.Rounded(g.Rate), format.Count(g.Size), format.Plural(int64(g.Cores), "core", "cores"), format.Bytes(float64(g.Memory)), formatSI(g.Network), format.Percent(g.Free))
 	if err != nil {
 		return err
 	}
@@ -82,9 +82,9 @@ func WritePlansSideBySide(w io.Writer, plans []*Plan) error {
 		return format.Count(p.Sources)
 	})
 	line("  event loops", func(p *Plan) string { return format.Count(p.Loops) })
-	line("  CPU, cores", func(p *Plan) string { return format.Number(p.Cores) })
+	line("  CPU, cores", func(p *Plan) string { return format.Rounded(p.Cores) })
 	if plans[0].IdleCores > 0 {
-		line("    for idle connections", func(p *Plan) string { return format.Number(p.IdleCores) })
+		line("    for idle connections", func(p *Plan) string { return format.Rounded(p.IdleCores) })
 	}
 	line("  messages/s", func(p *Plan) string { return format.Whole(float64(p.Each) * p.Goal.Rate) })
 	line("  network in", func(p *Plan) string { return formatSI(p.In.Bits) + "bit/s" })
@@ -92,7 +92,7 @@ func WritePlansSideBySide(w io.Writer, plans []*Plan) error {
 	line("  packets/s in", func(p *Plan) string { return format.Whole(p.In.Packets) })
 	line("  packets/s out", func(p *Plan) string { return format.Whole(p.Out.Packets) })
 	line("one fails: connections/s to each", func(p *Plan) string { return format.Whole(p.Returning) })
-	line("  CPU for them, cores", func(p *Plan) string { return format.Number(p.ReturnCores) })
+	line("  CPU for them, cores", func(p *Plan) string { return format.Rounded(p.ReturnCores) })
 	if err := t.WriteText(w); err != nil {
 		return err
 	}
@@ -106,10 +106,10 @@ func formatSI(v float64) string {
 		name string
 	}{{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}} {
 		if v >= unit.of {
-			return format.Number(v/unit.of) + " " + unit.name
+			return format.Rounded(v/unit.of) + " " + unit.name
 		}
 	}
-	return format.Number(v) + " "
+	return format.Rounded(v) + " "
 }
 
 func (p *Prediction) WriteComparisonTable(w io.Writer) error {

@@ -110,7 +110,7 @@ func (h heldConnsRun) setHeldConnFigures(set func(string, float64)) {
 		return
 	}
 	set("unclean", float64(end.Counts.Open+end.Counts.Restarts+end.Counts.Refused-before.Counts.Refused))
-	excess := ResourceGrowthBeyondLimit(r, left)
+	excess := ResourceLeakScore(r, left)
 	if excess == 0 || h.foreignCPUs(before, end) <= maxForeignCPUs {
 		set("left", excess)
 	}
@@ -191,10 +191,10 @@ func (h heldConnsRun) setHeartbeatFigures(set func(string, float64)) {
 	}
 }
 
-// ResourceGrowthBeyondLimit compares the machine's resources with those at the checkpoint Before, and returns by how
+// ResourceLeakScore compares the machine's resources with those at the checkpoint Before, and returns by how
 // much their growth exceeds the permitted growth. The result is a sum of numbers with different units: excess sockets,
 // excess open files, and excess kernel memory in MiB.
-func ResourceGrowthBeyondLimit(r *result.Run, now *result.Sample) float64 {
+func ResourceLeakScore(r *result.Run, now *result.Sample) float64 {
 	before := r.FindSample(Before)
 	var most int64
 	for i := range r.Samples {

@@ -95,7 +95,7 @@ func (a *answerText) addClauseIfMeasured(r *result.Report, c scenario.Clause) {
 		inverse = 1 / ratio
 	}
 	a.clauses = append(a.clauses, strings.NewReplacer("{subject}", x.subject, "{baseline}", baseline, "{value}", f.Format(v), "{base}", f.Format(b),
-		"{ratio}", format.Number(ratio), "{inverse}", format.Number(inverse)).Replace(c.Text))
+		"{ratio}", format.Rounded(ratio), "{inverse}", format.Rounded(inverse)).Replace(c.Text))
 	if a.chart == nil {
 		a.chart = newBarChartHighlightingBest(rows, f, c.Workload, r.Scenario.Baseline)
 	}

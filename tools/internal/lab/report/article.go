@@ -268,7 +268,7 @@ func (a *articleUpdate) addBarPanel(rows []articleRow, figure, title string) err
 			panel.Groups = append(panel.Groups, BarGroup{Title: workload})
 		}
 		g := &panel.Groups[len(panel.Groups)-1]
-		g.Bars = append(g.Bars, Bar{strings.Trim(row.label, "`"), text, value, a.colorOf(row.label)})
+		g.Bars = append(g.Bars, Bar{strings.Trim(row.label, "`"), text, value, a.reuseOrAssignColor(row.label)})
 	}
 	return a.addPanel(panel)
 }
@@ -288,7 +288,7 @@ func (a *articleUpdate) addLinePanel(rows []articleRow, figure, title string) er
 		label := strings.Trim(row.label, "`")
 		i := slices.IndexFunc(panel.Lines, func(line Line) bool { return line.Label == label })
 		if i < 0 {
-			i, panel.Lines = len(panel.Lines), append(panel.Lines, Line{Label: label, Color: a.colorOf(row.label)})
+			i, panel.Lines = len(panel.Lines), append(panel.Lines, Line{Label: label, Color: a.reuseOrAssignColor(row.label)})
 		}
 		line := &panel.Lines[i]
 		line.X, line.Y = append(line.X, float64(row.connections())), append(line.Y, value)
@@ -299,7 +299,7 @@ func (a *articleUpdate) addLinePanel(rows []articleRow, figure, title string) er
 	return a.addPanel(panel)
 }
 
-func (a *articleUpdate) colorOf(label string) int {
+func (a *articleUpdate) reuseOrAssignColor(label string) int {
 	if _, ok := a.colors[label]; !ok {
 		a.colors[label] = len(a.colors)
 	}

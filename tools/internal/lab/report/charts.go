@@ -68,16 +68,16 @@ var sizeSuffix = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompil
 // familiesDifferingInSize groups workloads into families. The workloads of a family have names that differ only in
 // their size. The map all contains all families, including families with a single workload. names contains the names of
 // the families with two or more workloads.
-func familiesDifferingInSize(r *result.Report) (names []string, all map[string][]scenario.Workload) {
-	all = make(map[string][]scenario.Workload)
+func familiesDifferingInSize(r *result.Report) (namesOfSeveral []string, workloadsByFamily map[string][]scenario.Workload) {
+	workloadsByFamily = make(map[string][]scenario.Workload)
 	for _, w := range r.Scenario.Workloads {
 		name := sizeSuffix().ReplaceAllString(w.Name, "")
-		if all[name] == nil {
-			names = append(names, name)
+		if workloadsByFamily[name] == nil {
+			namesOfSeveral = append(namesOfSeveral, name)
 		}
-		all[name] = append(all[name], w)
+		workloadsByFamily[name] = append(workloadsByFamily[name], w)
 	}
-	return slices.DeleteFunc(names, func(name string) bool { return len(all[name]) < 2 }), all
+	return slices.DeleteFunc(namesOfSeveral, func(name string) bool { return len(workloadsByFamily[name]) < 2 }), workloadsByFamily
 }
 
 func buildFigureBySizeCharts(r *result.Report, familyName string, family []scenario.Workload) (parts []page.Part) {

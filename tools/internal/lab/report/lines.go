@@ -27,7 +27,7 @@ type Line struct {
 const plotLeft, plotWidth, plotHeight = 56, 270, 220
 
 func (p LinePanel) draw(b *strings.Builder, x, y int) (bottom int) {
-	lowX, highX, lowY, highY := p.bounds()
+	lowX, highX, lowY, highY := p.powerOfTenBounds()
 	place := func(v, low, high, size float64) float64 {
 		return (math.Log(v) - math.Log(low)) / max(math.Log(high)-math.Log(low), 1e-9) * size
 	}
@@ -74,8 +74,8 @@ func (p LinePanel) draw(b *strings.Builder, x, y int) (bottom int) {
 	return bottom + 32
 }
 
-// bounds returns powers of ten that enclose the coordinates of all points.
-func (p LinePanel) bounds() (lowX, highX, lowY, highY float64) {
+// powerOfTenBounds returns powers of ten that enclose the coordinates of all points.
+func (p LinePanel) powerOfTenBounds() (lowX, highX, lowY, highY float64) {
 	var x, y []float64
 	for _, line := range p.Lines {
 		x, y = append(x, line.X...), append(y, line.Y...)

@@ -319,7 +319,7 @@ func formatMeasuredFigureOrRatio(c scenario.Column, allSubjects []subjectRuns, s
 	}
 	if base := findSubjectRuns(allSubjects, c.Relative); c.Relative != "" {
 		if v, ok := stats.Median(subject.ratiosPerRoundTo(base, f.Name)); ok {
-			text := format.Number(v) + "×"
+			text := format.Rounded(v) + "×"
 			if watchdogKillNoteUnlessPeakMemory(f, base) != "" {
 				text += " (" + subject.formatMedian(f)
 				if ended := subject.firstWatchdogKill(); ended != nil {
@@ -335,7 +335,7 @@ func formatMeasuredFigureOrRatio(c scenario.Column, allSubjects []subjectRuns, s
 		return probe.NoFigure
 	}
 	if unit := scenario.UnitFactors[c.Unit]; unit != 0 {
-		return format.Number(v/unit) + " " + c.Unit
+		return format.Rounded(v/unit) + " " + c.Unit
 	}
 	return f.Format(v)
 }

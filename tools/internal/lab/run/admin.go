@@ -98,10 +98,10 @@ func (a *adminClient) pollCountersUntilOrTimeout(ctx context.Context, timeout ti
 	}
 }
 
-// readMetrics reads the server's metrics. The result maps the name of each metric to the sum of the metric's values. If
+// readSummedMetrics reads the server's metrics. The result maps the name of each metric to the sum of the metric's values. If
 // a metric has the label cause or le, the result also has an entry for each value of this label. The key of such an
 // entry is, for example, closed{peer}.
-func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float64, err error) {
+func (a *adminClient) readSummedMetrics(ctx context.Context) (values map[string]float64, err error) {
 	values = make(map[string]float64)
 	err = a.fetchAndParse(ctx, "/metrics", func(in io.Reader) error {
 		lines := bufio.NewScanner(in)
@@ -126,7 +126,7 @@ func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float6
 }
 
 func (a *adminClient) readRuntimeTotals(ctx context.Context) (nilOnError *result.Runtime) {
-	v, err := a.readMetrics(ctx)
+	v, err := a.readSummedMetrics(ctx)
 	if err != nil {
 		return nil
 	}
@@ -146,7 +146,7 @@ func (a *adminClient) readRuntimeTotals(ctx context.Context) (nilOnError *result
 // processes, the figures are sums over these processes, and the memory figures are not set. If the metrics cannot be
 // read, usage does not change.
 func (a *adminClient) readRuntimeUsageInto(ctx context.Context, multiProcess bool, usage *load.Usage) {
-	v, err := a.readMetrics(ctx)
+	v, err := a.readSummedMetrics(ctx)
 	if err != nil {
 		return
 	}

@@ -60,7 +60,7 @@ func stormAttackers(storm string) []attacker {
 	}}}
 }
 
-func acceptAndClose(l net.Listener) {
+func acceptAndResetUntilError(l net.Listener) {
 	for c, err := l.Accept(); err == nil; c, err = l.Accept() {
 		_ = c.(*net.TCPConn).SetLinger(0) // fails only on a closed connection
 		c.Close()
@@ -120,7 +120,7 @@ func (m *serverMeasurement) runAttackCheckAndStopServer(ctx context.Context, p s
 			return err
 		}
 		defer l.Close()
-		go acceptAndClose(l)
+		go acceptAndResetUntilError(l)
 		target = netip.MustParseAddrPort(l.Addr().String())
 	}
 	if m.step.Workload.TLS {
@@ -171,7 +171,7 @@ func (a *attackRun) sampleAndLogUntilAttackEnds(ctx context.Context) error {
 		a.samples = append(a.samples, f)
 		err = sleepContext(ctx, max(whole/attackSampleCount, 100*time.Millisecond))
 		if err != nil || time.Since(a.lastReport) >= a.phase.Every.Std() {
-			a.logSinceLastReport(context.WithoutCancel(ctx))
+			a.logAttackSinceLastReport(context.WithoutCancel(ctx))
 		}
 		if errors.Is(err, errAttackOver) {
 			return nil
@@ -184,7 +184,7 @@ func (a *attackRun) sampleAndLogUntilAttackEnds(ctx context.Context) error {
 
 var errAttackOver = errors.New("the attack is over")
 
-func (a *attackRun) logSinceLastReport(ctx context.Context) {
+func (a *attackRun) logAttackSinceLastReport(ctx context.Context) {
 	at, now, last := time.Now(), a.honest.Report(), a.samples[len(a.samples)-1]
 	p99 := time.Duration(a.honest.TakeLatency().ValueAtQuantile(99)) * time.Microsecond
 	a.p99 = max(a.p99, p99)
@@ -192,14 +192,14 @@ func (a *attackRun) logSinceLastReport(ctx context.Context) {
 	a.reportedAnswers, a.lastReport = now.Answers, at
 	a.recordAndPrintf("%6s  honest %s/s, p99 %v, errors %d; %.1f MB, %d descriptors; ended: %s",
 		at.Sub(a.start).Round(time.Second), format.Whole(rate), p99,
-		now.Wrong+now.Lost+now.FailedRedials, float64(last.RSS)/1e6, last.Descriptors, a.formatNewCloseReasons(ctx))
+		now.Wrong+now.Lost+now.FailedRedials, float64(last.RSS)/1e6, last.Descriptors, a.formatCloseReasonsSinceLastReport(ctx))
 }
 
-func (a *attackRun) formatNewCloseReasons(ctx context.Context) string {
+func (a *attackRun) formatCloseReasonsSinceLastReport(ctx context.Context) string {
 	if a.admin == nil {
 		return "unknown without {admin}"
 	}
-	now, err := a.admin.readMetrics(ctx)
+	now, err := a.admin.readSummedMetrics(ctx)
 	if err != nil {
 		return "unknown: " + err.Error()
 	}

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// writeSelfSignedCert writes a new key and certificate for 127.0.0.1 to one PEM file in dir.
-func writeSelfSignedCert(dir string) (path string, err error) {
+// writeSelfSignedCertAndKey writes a new key and certificate for 127.0.0.1 to one PEM file in dir.
+func writeSelfSignedCertAndKey(dir string) (path string, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("cannot create a certificate: %w", err)

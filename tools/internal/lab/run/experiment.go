@@ -161,10 +161,10 @@ func (s *experiment) runEvaluateAndWriteReports(ctx context.Context) (_ *result.
 
 // createRunResources creates the launcher, the files and the certificate that all runs use. The caller must call
 // release after the last run. If createRunResources returns an error, the caller must call release, too.
-func (s *experiment) createRunResources() (release func() error, err error) {
+func (s *experiment) createRunResources() (releaseEvenOnError func() error, err error) {
 	s.launcher = newLauncher()
 	tmp := ""
-	release = func() error {
+	releaseEvenOnError = func() error {
 		s.launcher.close()
 		if tmp == "" {
 			return nil
@@ -173,7 +173,7 @@ func (s *experiment) createRunResources() (release func() error, err error) {
 	}
 	if s.self = s.options.Self; s.self == "" {
 		if s.self, err = os.Executable(); err != nil {
-			return release, err
+			return releaseEvenOnError, err
 		}
 	}
 	if err := raiseDescriptorLimit(); err != nil {
@@ -185,15 +185,15 @@ func (s *experiment) createRunResources() (release func() error, err error) {
 	}
 	// The files are stored in the report's directory, so that a killed process leaves nothing elsewhere.
 	if tmp, err = os.MkdirTemp(s.options.Dir, ".files-*"); err != nil {
-		return release, err
+		return releaseEvenOnError, err
 	}
 	if s.files, err = filepath.Abs(tmp); err == nil {
 		err = os.WriteFile(filepath.Join(tmp, "page.css"), app.Large, 0o600)
 	}
 	if err == nil && slices.ContainsFunc(s.steps, func(st scenario.Step) bool { return st.Workload.TLS }) {
-		s.cert, err = writeSelfSignedCert(s.files)
+		s.cert, err = writeSelfSignedCertAndKey(s.files)
 	}
-	return release, err
+	return releaseEvenOnError, err
 }
 
 func (s *experiment) addNoteToReports(text string, args ...any) {
@@ -210,7 +210,7 @@ func (s *experiment) runAllSteps(ctx context.Context) error {
 		}
 		r := s.reports[i]
 		s.progress.setCurrentStepAndPrint(i)
-		run := s.runStepUntilUndisturbed(ctx, st, r)
+		run := s.runStepRepeatingIfDisturbed(ctx, st, r)
 		stopped := ctx.Err() != nil && run.Error != "" // the interrupt, not the server, made the run fail
 		if stopped {
 			run.Error, run.Skipped = "", result.Interrupted
@@ -225,9 +225,9 @@ func (s *experiment) runAllSteps(ctx context.Context) error {
 	return nil
 }
 
-// runStepUntilUndisturbed runs a step, and repeats it up to Options.Repeat times if other programs disturbed it. It
+// runStepRepeatingIfDisturbed runs a step, and repeats it up to Options.Repeat times if other programs disturbed it. It
 // returns the least disturbed run.
-func (s *experiment) runStepUntilUndisturbed(ctx context.Context, st scenario.Step, r *result.Report) result.Run {
+func (s *experiment) runStepRepeatingIfDisturbed(ctx context.Context, st scenario.Step, r *result.Report) result.Run {
 	best := s.runner.runStepIfItFits(ctx, st, &r.Scenario, r.Runs)
 	for n := 0; n < s.options.Repeat && best.HasCaveat(probe.RuleNoise) && ctx.Err() == nil; n++ {
 		again := s.runner.runStepIfItFits(ctx, st, &r.Scenario, r.Runs)

@@ -56,7 +56,7 @@ func (m *serverMeasurement) runHeldPhases(ctx context.Context) error {
 		return err
 	}
 	h.forceGCIfOneProcess(ctx, firstGCRuns)
-	if h.lastSample, err = h.sampleWithCounters(ctx, probe.Before); err != nil {
+	if h.lastSample, err = h.recordSampleWithCounters(ctx, probe.Before); err != nil {
 		return err
 	}
 	guarded, endGuard := cancelWhenMemoryLow(ctx)
@@ -112,7 +112,7 @@ func (h *heldConnsRun) advancePhaseOnEvent(ctx context.Context, e load.Event) er
 			})
 		}
 	case load.Measured:
-		return h.beginVerifyAgainPhase(ctx)
+		return h.endPhaseAndBeginVerifyAgain(ctx)
 	}
 	return nil
 }
@@ -172,7 +172,7 @@ func (h *heldConnsRun) awaitBroadcastAndEndPhase(ctx context.Context, nextPhase 
 	return h.recordPhaseAndBegin(ctx, nextPhase, setFigures)
 }
 
-func (h *heldConnsRun) beginVerifyAgainPhase(ctx context.Context) error {
+func (h *heldConnsRun) endPhaseAndBeginVerifyAgain(ctx context.Context) error {
 	switch h.currentPhase {
 	case probe.Alone: // the generator has reported no progress
 		return h.recordPhaseAndBegin(ctx, probe.VerifyAgain, nil)
@@ -193,7 +193,7 @@ func (h *heldConnsRun) recordPhaseAndBegin(ctx context.Context, nextPhase string
 		h.forceGCIfOneProcess(ctx, laterGCRuns) // sizes are computed from this sample and the first one
 	}
 	before := *h.lastSample
-	now, err := h.sampleWithCounters(ctx, h.currentPhase)
+	now, err := h.recordSampleWithCounters(ctx, h.currentPhase)
 	if err != nil {
 		return err
 	}
@@ -218,12 +218,12 @@ func setPhaseCountAndRate(p *result.Phase, n int64) {
 	}
 }
 
-func (h *heldConnsRun) sampleWithCounters(ctx context.Context, name string) (*result.Sample, error) {
+func (h *heldConnsRun) recordSampleWithCounters(ctx context.Context, checkpoint string) (*result.Sample, error) {
 	c, err := h.admin.pollCountersUntilOrTimeout(ctx, countTimeout, func(*result.Counts) bool { return true })
 	if err != nil {
 		return nil, err
 	}
-	s, err := h.sampleServerGeneratorAndMachine(name, heldParts)
+	s, err := h.sampleServerGeneratorAndMachine(checkpoint, heldParts)
 	if err != nil {
 		return nil, err
 	}
@@ -258,7 +258,7 @@ func (m *serverMeasurement) sampleAfterReleaseOrTimeout(ctx context.Context) err
 		}
 		s := result.Sample{Checkpoint: probe.Left, At: time.Now()}
 		copyMachineFigures(&s, &taken.Machine)
-		if probe.ResourceGrowthBeyondLimit(m.record, &s) == 0 || time.Since(began) > bound {
+		if probe.ResourceLeakScore(m.record, &s) == 0 || time.Since(began) > bound {
 			m.record.Samples = append(m.record.Samples, s)
 			return nil
 		}

@@ -43,7 +43,7 @@ type jobsRun struct {
 	overtime   time.Duration
 }
 
-func (j *jobsRun) runContenderRelativeToCapacity(ctx context.Context, s scenario.Step, rec *result.Run) error {
+func (j *jobsRun) runContenderAtPlannedRate(ctx context.Context, s scenario.Step, rec *result.Run) error {
 	capacity, err := j.reuseOrMeasureShapeCapacity(ctx, rec)
 	if err != nil {
 		return err

@@ -46,7 +46,7 @@ func (p *progressPrinter) setCurrentStepAndPrint(stepIndex int) {
 	switch {
 	case p.w == nil:
 	case p.width != nil:
-		p.redrawProgressLine("")
+		p.redrawProgressLineLocked("")
 	case another:
 		fmt.Fprintf(p.w, "%s: run %d of %d, %v left\n", p.steps[stepIndex].Workload.Name, stepIndex+1, len(p.steps), p.estimateRemainingTime())
 	}
@@ -56,7 +56,7 @@ func (p *progressPrinter) estimateRemainingTime() time.Duration {
 	return estimateTotalDuration(p.steps[p.current:]).Round(time.Second)
 }
 
-func (p *progressPrinter) redrawProgressLine(detail string) {
+func (p *progressPrinter) redrawProgressLineLocked(detail string) {
 	s := p.steps[p.current]
 	line := fmt.Sprintf("run %d of %d, %v left  %s: %s, %s, round %d", p.current+1, len(p.steps), p.estimateRemainingTime(), s.Scenario, s.Workload.Name, s.Subject.Name, s.Round)
 	if detail != "" {
@@ -92,7 +92,7 @@ func (p *progressPrinter) printFinalOrProgressLine(isFinal bool, line string) {
 	case isFinal:
 		fmt.Fprintln(p.w, line)
 	case p.width != nil && p.current >= 0:
-		p.redrawProgressLine(line)
+		p.redrawProgressLineLocked(line)
 	}
 }
 

@@ -69,7 +69,7 @@ func (r *runner) runStepIfItFits(ctx context.Context, s scenario.Step, all *scen
 	case w.FindPhase(scenario.Park) != nil:
 		err = r.runGoroutineParkingProcess(ctx, s, &rec)
 	case w.FindPhase(scenario.Jobs) != nil:
-		err = (&jobsRun{runner: r, phase: *w.FindPhase(scenario.Jobs), scenario: all, earlierRuns: earlierRunsForCapacity, overtime: jobsOvertime}).runContenderRelativeToCapacity(ctx, s, &rec)
+		err = (&jobsRun{runner: r, phase: *w.FindPhase(scenario.Jobs), scenario: all, earlierRuns: earlierRunsForCapacity, overtime: jobsOvertime}).runContenderAtPlannedRate(ctx, s, &rec)
 	default:
 		err = r.runServerAndLoad(ctx, s, &rec)
 	}
@@ -126,7 +126,7 @@ func (r *runner) runServerAndLoad(ctx context.Context, s scenario.Step, rec *res
 			return err
 		}
 	}
-	place, err := m.chooseCommandValues()
+	place, err := m.choosePlaceholderValues()
 	if err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (r *runner) runServerAndLoad(ctx context.Context, s scenario.Step, rec *res
 	return m.sampleAfterReleaseOrTimeout(ctx)
 }
 
-func (m *serverMeasurement) chooseCommandValues() (scenario.PlaceholderValues, error) {
+func (m *serverMeasurement) choosePlaceholderValues() (scenario.PlaceholderValues, error) {
 	w := m.workload
 	at := scenario.PlaceholderValues{
 		Self: m.self, App: cmp.Or(w.App, app.Lines), Cert: m.cert, Key: m.cert, Files: m.files,
@@ -275,7 +275,7 @@ func (m *serverMeasurement) runStageAndSample(ctx context.Context, s scenario.St
 		err = fmt.Errorf("the server still had connections open %v after they were closed", closeTimeout)
 	}
 	if err == nil && m.shouldMeasureIdleCPU() {
-		err = m.addIdleCPUToLastSample(ctx)
+		err = m.measureIdleCPUIntoLastSample(ctx)
 	}
 	return err
 }
@@ -288,7 +288,7 @@ func (m *serverMeasurement) sampleSettledMemoryDuringHold(ctx context.Context, c
 	// If there are too few connections, a probe adds a caveat.
 	_, err := m.sampleWhenConnsAndMemorySettle(ctx, checkpoint, hold.For.Std()/2, func(open int) bool { return open >= m.workload.ConnsWithPublishersAndSlow() })
 	if err == nil && checkpoint == probe.Idle && m.shouldMeasureIdleCPU() {
-		err = m.addIdleCPUToLastSample(ctx)
+		err = m.measureIdleCPUIntoLastSample(ctx)
 	}
 	if err != nil {
 		return err

@@ -212,7 +212,7 @@ func (m *serverMeasurement) shouldMeasureIdleCPU() bool {
 		m.workload.Phases[i].For.Std()/2 >= idleMeasureTime
 }
 
-func (m *serverMeasurement) addIdleCPUToLastSample(ctx context.Context) error {
+func (m *serverMeasurement) measureIdleCPUIntoLastSample(ctx context.Context) error {
 	kept := &m.record.Samples[len(m.record.Samples)-1]
 	var before result.Sample
 	for i, wait := range slices.Concat([]time.Duration{idleLeadTime}, slices.Repeat([]time.Duration{idlePeriod}, idlePeriods)) {
@@ -248,7 +248,7 @@ func (m *serverMeasurement) sampleAtWindowStartOrEnd(checkpoint string, countSeg
 	switch {
 	case m.workload.HeartbeatInterval() > 0:
 	case countSegments:
-		if found, err := sock.SumConnSegments(m.server.port(), most); err == nil { // not supported by all kernels
+		if found, err := sock.SumAcceptedConnSegments(m.server.port(), most); err == nil { // not supported by all kernels
 			s.Accepted, s.SegmentsIn, s.SegmentsOut = found.Sockets, found.In, found.Out
 		}
 	case checkpoint == "measuring":

@@ -23,7 +23,7 @@ func TestRest(t *testing.T) {
 			testkit.RequireNoError(t, err)
 			defer p.terminateAndWait()
 			m := &serverMeasurement{server: &serverProcess{p, ""}, record: &result.Run{Samples: make([]result.Sample, 2)}}
-			testkit.RequireNoError(t, m.addIdleCPUToLastSample(t.Context()))
+			testkit.RequireNoError(t, m.measureIdleCPUIntoLastSample(t.Context()))
 			rested := m.record.Samples[1].Resting
 			if len(rested) != idlePeriods || m.record.Samples[0].Resting != nil {
 				t.Fatalf("pieces %v, want %d of the last sample only", m.record.Samples, idlePeriods)

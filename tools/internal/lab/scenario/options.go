@@ -49,7 +49,7 @@ func (o Options) ApplyForThisMachine(s Scenario) (Scenario, error) {
 		return s, err
 	}
 	s.Subjects = slices.Concat(s.Subjects, o.Subjects)
-	was := s.selectRunnableSubjectsPerModel(readDescriptorLimitAndAvailability())
+	was := s.selectRunnableSubjectsPerModel(readHostLimits())
 	s = scale.reduceScenario(was)
 	s = Scale{Connections: o.Connections, Rounds: o.Rounds}.reduceScenario(s)
 	s.Answer = slices.Clone(s.Answer)
@@ -133,7 +133,7 @@ var anyHost = hostLimits{modelError: func(string) error { return nil }, programE
 // ownDescriptors is the number of descriptors that a server needs in addition to the load generator's connections.
 const ownDescriptors = 100
 
-func readDescriptorLimitAndAvailability() hostLimits {
+func readHostLimits() hostLimits {
 	h := hostLimits{modelError: func(model string) error {
 		_, err := models.FindAvailable(model)
 		return err

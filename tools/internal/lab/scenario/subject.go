@@ -68,10 +68,10 @@ const (
 
 // ParseSubject parses "name=command line", such as "mine=/usr/bin/server --port {port}". For a server that supports
 // only some apps, the format is "name:app,app=command line". If isContender is set, the result has a Contender.
-func ParseSubject(nameEqualsCommand string, isContender bool) (Subject, error) {
-	name, line, ok := strings.Cut(nameEqualsCommand, "=")
+func ParseSubject(nameAndAppsEqualsCommand string, isContender bool) (Subject, error) {
+	name, line, ok := strings.Cut(nameAndAppsEqualsCommand, "=")
 	if !ok {
-		return Subject{}, Errorf("subject %q has no name; expected NAME=COMMAND, such as mine=\"/usr/bin/server {port}\"", nameEqualsCommand)
+		return Subject{}, Errorf("subject %q has no name; expected NAME=COMMAND, such as mine=\"/usr/bin/server {port}\"", nameAndAppsEqualsCommand)
 	}
 	command, err := splitCommandLine(line)
 	if err != nil {
@@ -164,7 +164,7 @@ func (s Subject) ServerProcessesFor(w Workload) int {
 	if s.PerCPU {
 		least = max(runtime.NumCPU(), 2)
 	}
-	each := max(sock.MaxConnsForDescriptorLimit()*3/4, 1)
+	each := max(sock.DefaultMaxConnsForDescriptorLimit()*3/4, 1)
 	return min(max((w.Connections+each-1)/each, least), maxProcesses)
 }
 
