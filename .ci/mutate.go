@@ -31,7 +31,7 @@ var mutations = []mutation{
 	{"lose the unused input when the peer has ended", "internal/engine/input.go",
 		"\t\trest = c.in.Bytes()\n", "\t\trest = nil\n", "./internal/engine"},
 	{"never time out an idle connection", "internal/engine/timeouts.go",
-		"limits[2] = newTimeLimitUnlessZero(heard, c.runtime.idleTimeout(), ErrIdleTimeout)", "limits[2] = timeLimit{}", "./internal/engine"},
+		"limits[2] = newTimeLimitUnlessZero(heard, c.runtime.currentIdleTimeout(), ErrIdleTimeout)", "limits[2] = timeLimit{}", "./internal/engine"},
 	{"count heartbeats as unanswered although the peer has spoken", "internal/engine/input.go",
 		"c.state &^= neverHeard | unansweredMask", "c.state &^= neverHeard", "./internal/engine"},
 	{"begin to close a connection twice", "internal/engine/close.go",

@@ -106,8 +106,8 @@ func (h *Hub) adjustPatternCost(c *client, ref tcp.Ref, delta int) {
 	}
 }
 
-// remainingPatternBudget returns the highest cost that the client's next pattern may have. The result is negative if the
-// client or its address already exceeds a limit.
+// remainingPatternBudget returns the highest cost that the client's next pattern may have. The result is negative if
+// the client or its address already exceeds a limit.
 func (h *Hub) remainingPatternBudget(c *client, ref tcp.Ref, limits Limits) int {
 	remaining := limits.maxPatternCost() - c.patternCost()
 	if addr, _ := ref.RemoteAddr(); addr.IsValid() {

@@ -234,8 +234,8 @@ func (x *patternIndex) removeIndexedPattern(t *topic, limits Limits) {
 	})
 }
 
-// updateMaxPublishWorkLocked updates x.maxPublishWork after the work of the bucket for r has changed from oldWork to newWork.
-// It returns the increase of x.maxPublishWork, which may be negative.
+// updateMaxPublishWorkLocked updates x.maxPublishWork after the work of the bucket for r has changed from oldWork to
+// newWork. It returns the increase of x.maxPublishWork, which may be negative.
 func (x *patternIndex) updateMaxPublishWorkLocked(r literalRun, oldWork, newWork int, limits Limits) (increase int) {
 	lengths := &x.runLengths[r.place]
 	for len(*lengths) <= r.size {

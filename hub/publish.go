@@ -147,8 +147,8 @@ func (h *Hub) ensureLocalStreamAndDropExpired() {
 	r.DropExpired(time.Now())
 }
 
-// deliverAndStoreLastValue sends a message to this process's subscribers. If last values are enabled, it also stores the message
-// as the topic's last value. If the message is not stored for replays, id is "".
+// deliverAndStoreLastValue sends a message to this process's subscribers. If last values are enabled, it also stores
+// the message as the topic's last value. If the message is not stored for replays, id is "".
 func (h *Hub) deliverAndStoreLastValue(kind Kind, topicName string, message []byte, id string) (receivers int) {
 	var all deliveryCounts
 	toTopic := func() {

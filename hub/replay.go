@@ -234,7 +234,7 @@ const (
 	keptTopicOverhead = 64 + 48
 	maxDroppedTopics  = 1 << 16
 	maxExpiredDrops   = 1000
-	maxDropWork       = 4_000 // see newestDroppedSeqOfPatterns
+	maxDropWork       = 4_000 // see newestDroppedSeqOfPatternsLocked
 )
 
 func (m *keptMessage) memoryBytes() int { return len(m.topic.name) + len(m.data) + keptMessageOverhead }
@@ -308,7 +308,8 @@ func (h *Hub) keepAndDeliverLocked(m KeptMessage) (receivers int) {
 	return h.deliverAndStoreLastValue(Topic, m.Topic, m.Data, m.At.String())
 }
 
-// clearAndSendGapNoticeLocked discards all stored messages, and notifies clients that messages up to newest may be missing.
+// clearAndSendGapNoticeLocked discards all stored messages, and notifies clients that messages up to newest may be
+// missing.
 func (r *Replay) clearAndSendGapNoticeLocked(hub *Hub, newest Position) {
 	ready := r.ready
 	r.clearAndBeginStreamLocked(newest.Epoch, newest.Seq+1)
@@ -343,8 +344,8 @@ func (r *Replay) DropExpired(now time.Time) {
 	r.dropBeyondLimitsLocked(now, math.MaxInt)
 }
 
-// dropBeyondLimitsLocked drops the oldest messages until no limit is exceeded. However, it drops at most maxExpired messages
-// for the sole reason that they are older than MaxAge.
+// dropBeyondLimitsLocked drops the oldest messages until no limit is exceeded. However, it drops at most maxExpired
+// messages for the sole reason that they are older than MaxAge.
 func (r *Replay) dropBeyondLimitsLocked(now time.Time, maxExpired int) {
 	bytes, messages, age := r.Bounds()
 	for n := 0; r.live > 0; n++ {
@@ -436,8 +437,8 @@ func (m *replayBuffer) firstOrNextSeqLocked() uint64 {
 	return m.newestPos.Seq + 1
 }
 
-// messagesAndDropMarksAfterLocked returns the elements of m.messages after the sequence number seq. An element with a nil
-// topic stands for a dropped message. The caller must skip such elements.
+// messagesAndDropMarksAfterLocked returns the elements of m.messages after the sequence number seq. An element with a
+// nil topic stands for a dropped message. The caller must skip such elements.
 func (m *replayBuffer) messagesAndDropMarksAfterLocked(seq uint64) []*keptMessage {
 	all := m.messages[m.head:]
 	i, _ := slices.BinarySearchFunc(all, seq+1, func(k *keptMessage, seq uint64) int { return cmp.Compare(k.seq, seq) })
@@ -449,8 +450,8 @@ func (m *replayBuffer) newestDroppedSeqLocked(topic string) (upperBound uint64) 
 	return max(m.droppedFloor, m.newestDropped[topic])
 }
 
-// newestDroppedSeqOfPatternsLocked returns an upper bound for the sequence number of the newest dropped message that matches
-// a pattern. If the result is at most afterSeq, no matching message after afterSeq was dropped.
+// newestDroppedSeqOfPatternsLocked returns an upper bound for the sequence number of the newest dropped message that
+// matches a pattern. If the result is at most afterSeq, no matching message after afterSeq was dropped.
 func (m *replayBuffer) newestDroppedSeqOfPatternsLocked(patterns []topicPattern, afterSeq uint64) (upperBound uint64) {
 	if len(patterns) == 0 || m.maxDropped <= afterSeq {
 		return 0

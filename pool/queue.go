@@ -62,8 +62,8 @@ func (s *shard) setAdmitLimit(maxJobs int) {
 	s.full.Store(s.Len() >= s.admitLimit)
 }
 
-// enqueueLocked adds a job if there is space. For this call, the shard may hold extraCapacity more jobs than its limit. The
-// caller must hold s.mu.
+// enqueueLocked adds a job if there is space. For this call, the shard may hold extraCapacity more jobs than its limit.
+// The caller must hold s.mu.
 func (s *shard) enqueueLocked(t *Task, submittedAt int64, extraCapacity int) (added bool) {
 	if s.Len() >= s.admitLimit+extraCapacity {
 		return false
@@ -79,8 +79,8 @@ func (s *shard) enqueueLocked(t *Task, submittedAt int64, extraCapacity int) (ad
 	return true
 }
 
-// dequeueLocked removes a job from the shard and stores it in *dst. The job is the newest job if takeNewest is true, and the
-// oldest job otherwise. The shard must not be empty.
+// dequeueLocked removes a job from the shard and stores it in *dst. The job is the newest job if takeNewest is true,
+// and the oldest job otherwise. The shard must not be empty.
 func (s *shard) dequeueLocked(takeNewest bool, dst *queuedTask) {
 	if s.Len() == s.admitLimit {
 		s.full.Store(false)
@@ -101,8 +101,9 @@ func (s *shard) dequeueLocked(takeNewest bool, dst *queuedTask) {
 	}
 }
 
-// shedOverdueAndDequeueLocked removes the next job from the shard and stores it in *dst. During an overload, it also removes
-// overdue jobs, which have waited longer than the overload target, and adds them to *shed. If the shard is empty or
+// shedOverdueAndDequeueLocked removes the next job from the shard and stores it in *dst. During an overload, it also
+// removes overdue jobs, which have waited longer than the overload target, and adds them to *shed. If the shard is
+// empty or
 // *shed is full, it returns false. If *shed is full, the caller must empty it and try again.
 func (s *shard) shedOverdueAndDequeueLocked(now int64, dst *queuedTask, shed *[]Task) (dequeued bool) {
 	s.updateOverloadAndShedOverdueLocked(now, shed)

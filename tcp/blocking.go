@@ -202,7 +202,7 @@ func (b *Blocking) invokeCallbackAndPostResult(n *NetConn) {
 			err = n.ref.r.ReportPanic(n.RemoteAddr().String(), v, debug.Stack())
 		}
 		n.mu.Lock()
-		posted := cb != endCallback && n.postRetryingWhileFull(func(c *Conn) { b.serveAgainReleaseOrClose(c, n, err) }, func() { b.finishCallAndScheduleEndIfClosed(n) })
+		posted := cb != endCallback && n.postReleasingLockWhileFull(func(c *Conn) { b.serveAgainReleaseOrClose(c, n, err) }, func() { b.finishCallAndScheduleEndIfClosed(n) })
 		n.mu.Unlock()
 		if !posted {
 			b.finishCallAndScheduleEndIfClosed(n)

@@ -190,7 +190,7 @@ func TestNever(t *testing.T) {
 func TestTrustedProxies(t *testing.T) {
 	var cfg engine.Config
 	trusted := []netip.Prefix{netip.MustParsePrefix("::ffff:10.0.0.0/104"), netip.MustParsePrefix("fe80::/10")}
-	new(Server).configureTLSAndProxyLayers(&cfg, Limits{}, []Listener{{}, {TrustedProxies: trusted}})
+	new(Server).configureTLSAndProxyLayersLocked(&cfg, Limits{}, []Listener{{}, {TrustedProxies: trusted}})
 	for text, want := range map[string]bool{
 		"10.1.2.3": true, "::ffff:10.1.2.3": true, "11.0.0.1": false, "fe80::1%eth0": true, "::1": false,
 	} {

@@ -123,7 +123,7 @@ func (s *Server) checkFamiliesAndStartDial(e engine.Engine, req engine.DialReque
 	return publicError(e.Dial(req))
 }
 
-func (s *Server) newDialHandler(d Dial, host string) engine.ConnHandler {
+func (s *Server) newDialHandler(d Dial, defaultServerName string) engine.ConnHandler {
 	o := &pendingDial{connHandler: connHandler{handlerAdapter{d.Handler}, d.Value}, dial: d}
 	if d.TLSConfig == nil {
 		return o
@@ -131,7 +131,7 @@ func (s *Server) newDialHandler(d Dial, host string) engine.ConnHandler {
 	cfg := d.TLSConfig
 	if cfg.ServerName == "" && !cfg.InsecureSkipVerify {
 		cfg = cfg.Clone()
-		cfg.ServerName = host
+		cfg.ServerName = defaultServerName
 	}
 	o.layers = &layers.Config{TLS: cfg, Gate: s.sharedHandshakeLimiter(), Ciphers: s.compactTLSCiphersOrNil(), DropExporters: s.DropTLSExporters}
 	return o

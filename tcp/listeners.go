@@ -66,7 +66,7 @@ func (s *Server) ListenerStats() (all []ListenerStats) {
 		return nil
 	}
 	for i, l := range s.engine.ListenerStats() {
-		base := s.predecessorListenerCounts(&s.activeListeners[i], l.Addr)
+		base := s.predecessorListenerCountsLocked(&s.activeListeners[i], l.Addr)
 		all = append(all, ListenerStats{
 			Name: s.activeListeners[i].displayName(), Addr: l.Addr, Open: l.Open, Accepted: base.Accepted + l.Accepted, Refused: base.Refused + l.Refused,
 		})
@@ -198,11 +198,11 @@ func unwrapListenerKeepingSocketFile(field string, l net.Listener) (net.Listener
 	return nil, badConfig("%s: listener of type %T; expected a non-nil *net.TCPListener or *net.UnixListener", field, l)
 }
 
-// buildListenersInheritingOrCreatingSockets returns a configuration that contains listeners for the engine. During an
+// buildListenersInheritingSockets returns a configuration that contains listeners for the engine. During an
 // upgrade, it uses the sockets of the old process for listeners with the same address. For all other unix listeners, it
 // creates new sockets. closeAndRemoveSockets closes the Socket of each listener, and removes the files of unix sockets
 // that no other process uses.
-func (s *Server) buildListenersInheritingOrCreatingSockets(listeners []Listener) (cfg engine.Config, closeAndRemoveSockets func(), err error) {
+func (s *Server) buildListenersInheritingSockets(listeners []Listener) (cfg engine.Config, closeAndRemoveSockets func(), err error) {
 	var cleanups []func()
 	closeAndRemoveSockets = func() {
 		for _, end := range slices.Backward(cleanups) {

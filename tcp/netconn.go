@@ -107,7 +107,7 @@ func (n *NetConn) markConnClosed(reason error) {
 	n.readDeadline.stopAndClear()
 	n.writeDeadline.stopAndClear()
 	n.readable.Broadcast()
-	n.wakeWriters()
+	n.wakeWritersLocked()
 }
 
 // Read implements net.Conn.
@@ -115,11 +115,11 @@ func (n *NetConn) Read(p []byte) (int, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for {
-		switch ready, err := n.inputReady(); {
+		switch ready, err := n.inputReadyLocked(); {
 		case err != nil:
 			return 0, err
 		case ready:
-			return n.readBufferedAndResumeInput(p), nil
+			return n.readBufferedAndResumeInputLocked(p), nil
 		case len(p) == 0:
 			return 0, nil
 		}
@@ -134,7 +134,7 @@ func (n *NetConn) WaitReadable() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for {
-		if ready, err := n.inputReady(); ready || err != nil {
+		if ready, err := n.inputReadyLocked(); ready || err != nil {
 			return err
 		}
 		n.in, n.readOffset = nil, 0
@@ -142,7 +142,7 @@ func (n *NetConn) WaitReadable() error {
 	}
 }
 
-func (n *NetConn) inputReady() (ready bool, err error) {
+func (n *NetConn) inputReadyLocked() (ready bool, err error) {
 	switch {
 	case n.closed:
 		return false, n.opError("read", net.ErrClosed)
@@ -158,7 +158,7 @@ func (n *NetConn) inputReady() (ready bool, err error) {
 	return false, nil
 }
 
-func (n *NetConn) readBufferedAndResumeInput(p []byte) int {
+func (n *NetConn) readBufferedAndResumeInputLocked(p []byte) int {
 	m := copy(p, n.in[n.readOffset:])
 	n.readOffset += m
 	n.progressed = n.progressed || m > 0
@@ -168,7 +168,7 @@ func (n *NetConn) readBufferedAndResumeInput(p []byte) int {
 	}
 	if n.paused && left <= maxUnreadInput/2 {
 		n.paused = false
-		n.postRetryingWhileFull((*Conn).Resume, nil)
+		n.postReleasingLockWhileFull((*Conn).Resume, nil)
 	}
 	return m
 }
@@ -177,10 +177,10 @@ func (n *NetConn) readBufferedAndResumeInput(p []byte) int {
 func (n *NetConn) Write(p []byte) (written int, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for n.writing && n.writeError() == nil {
+	for n.writing && n.writeErrorLocked() == nil {
 		n.writable.Wait()
 	}
-	if err := n.writeError(); err != nil || len(p) == 0 {
+	if err := n.writeErrorLocked(); err != nil || len(p) == 0 {
 		return 0, err
 	}
 	n.writing = true
@@ -189,15 +189,15 @@ func (n *NetConn) Write(p []byte) (written int, err error) {
 		n.writable.Broadcast()
 	}()
 	for {
-		if err := n.writeError(); err != nil {
+		if err := n.writeErrorLocked(); err != nil {
 			return written, err
 		}
 		m := min(len(p), n.maxWrite)
 		switch err := n.sendReleasingLockWhileFull(p[:m]); {
 		case errors.Is(err, context.Canceled):
-			continue // writeError returns the cause, unless it no longer applies
+			continue // writeErrorLocked returns the cause, unless it no longer applies
 		case errors.Is(err, ErrClosed):
-			return written, n.waitUntilWriteFails()
+			return written, n.waitUntilWriteFailsLocked()
 		case err != nil:
 			return written, n.opError("write", err)
 		}
@@ -221,7 +221,7 @@ func (n *NetConn) sendReleasingLockWhileFull(p []byte) error {
 	return err
 }
 
-func (n *NetConn) wakeWriters() {
+func (n *NetConn) wakeWritersLocked() {
 	if n.cancelWait != nil {
 		n.cancelWait()
 	}
@@ -236,7 +236,7 @@ func (n *NetConn) sleepRetryDelayReleasingLock() {
 	time.Sleep(mailboxRetryDelay)
 }
 
-func (n *NetConn) writeError() error {
+func (n *NetConn) writeErrorLocked() error {
 	switch {
 	case n.closed:
 		return n.opError("write", net.ErrClosed)
@@ -253,11 +253,11 @@ func (n *NetConn) writeError() error {
 	return nil
 }
 
-func (n *NetConn) waitUntilWriteFails() error {
-	for n.writeError() == nil {
+func (n *NetConn) waitUntilWriteFailsLocked() error {
+	for n.writeErrorLocked() == nil {
 		n.writable.Wait()
 	}
-	return n.writeError()
+	return n.writeErrorLocked()
 }
 
 func (n *NetConn) opError(op string, err error) error {
@@ -272,16 +272,16 @@ func (n *NetConn) Close() error {
 	if n.closed {
 		return n.opError("close", net.ErrClosed)
 	}
-	n.markClosedAndWakeWaiters()
-	n.postRetryingWhileFull(func(c *Conn) { c.Close() }, nil)
+	n.markClosedAndWakeWaitersLocked()
+	n.postReleasingLockWhileFull(func(c *Conn) { c.Close() }, nil)
 	return nil
 }
 
-func (n *NetConn) markClosedAndWakeWaiters() {
+func (n *NetConn) markClosedAndWakeWaitersLocked() {
 	n.closed = true
 	n.in, n.readOffset = nil, 0
 	n.readable.Broadcast()
-	n.wakeWriters()
+	n.wakeWritersLocked()
 }
 
 // CloseWrite closes the writing side of the connection, like Conn.CloseWrite. The peer reads all written data and then
@@ -289,19 +289,20 @@ func (n *NetConn) markClosedAndWakeWaiters() {
 func (n *NetConn) CloseWrite() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if err := n.writeError(); err != nil {
+	if err := n.writeErrorLocked(); err != nil {
 		return err
 	}
 	n.writeClosed = true
-	n.wakeWriters()
-	n.postRetryingWhileFull(func(c *Conn) { c.CloseWrite() }, nil)
+	n.wakeWritersLocked()
+	n.postReleasingLockWhileFull(func(c *Conn) { c.CloseWrite() }, nil)
 	return nil
 }
 
-// postRetryingWhileFull makes the connection's event loop or goroutine call run. If the connection closes first, onLost
-// is called instead, on any goroutine. If posted is false, neither function is called. While the mailbox is full,
-// postRetryingWhileFull waits and tries again. The caller must hold n.mu, which is released during such a wait.
-func (n *NetConn) postRetryingWhileFull(run func(*Conn), onLost func()) (posted bool) {
+// postReleasingLockWhileFull makes the connection's event loop or goroutine call run. If the connection closes first,
+// onLost is called instead, on any goroutine. If posted is false, neither function is called. While the mailbox is
+// full, postReleasingLockWhileFull waits and tries again. The caller must hold n.mu, which is released during such a
+// wait.
+func (n *NetConn) postReleasingLockWhileFull(run func(*Conn), onLost func()) (posted bool) {
 	for {
 		err := n.ref.r.DoOrElse(func(c *engine.Conn) { run((*Conn)(c)) }, onLost)
 		if !errors.Is(err, ErrFull) {
@@ -368,7 +369,7 @@ func (n *NetConn) SetReadDeadline(t time.Time) error {
 
 // SetWriteDeadline implements net.Conn.
 func (n *NetConn) SetWriteDeadline(t time.Time) error {
-	return n.setDeadline(&n.writeDeadline, n.wakeWriters, t)
+	return n.setDeadline(&n.writeDeadline, n.wakeWritersLocked, t)
 }
 
 func (n *NetConn) setDeadline(d *deadline, wake func(), t time.Time) error {

@@ -107,9 +107,9 @@ func (c *Conn) SetCritical(critical bool) {
 	}
 }
 
-// initOverloadManagerOrNil creates the overload manager. It returns nil if Overload.Off is set, and in a supervisor.
-// The caller must hold s.mu.
-func (s *Server) initOverloadManagerOrNil() *overload.Manager {
+// initOverloadManagerOrNilLocked creates the overload manager. It returns nil if Overload.Off is set, and in a
+// supervisor. The caller must hold s.mu.
+func (s *Server) initOverloadManagerOrNilLocked() *overload.Manager {
 	if s.Overload.Off || s.isSupervisor() {
 		return nil
 	}
@@ -165,8 +165,8 @@ func (s *Server) runOverloadManager(sampler *overloadSampler, quit <-chan struct
 		next := m.Tick(now)
 		if now >= nextSample {
 			nextSample = now + overloadSampleInterval
-			if sample := sampler.sample(now); m.Update(now, &sample) {
-				s.logOverload(&sample)
+			if sampleAndMaybeCollectGarbage := sampler.sampleAndMaybeCollectGarbage(now); m.Update(now, &sampleAndMaybeCollectGarbage) {
+				s.logOverload(&sampleAndMaybeCollectGarbage)
 			}
 		}
 		if requested = nil; next > overload.BusyPeriod {
@@ -176,10 +176,10 @@ func (s *Server) runOverloadManager(sampler *overloadSampler, quit <-chan struct
 	}
 }
 
-func (s *Server) logOverload(sample *overload.Sample) {
+func (s *Server) logOverload(sampleAndMaybeCollectGarbage *overload.Sample) {
 	s.rateLimitedLogger().LogAttrs(context.Background(), slog.LevelWarn, "overload actions changed",
-		slog.String("active", s.Stats().Overload.String()), slog.Duration("lag", sample.Lag), slog.Duration("queue_delay", s.overload.QueueDelay()),
-		slog.Float64("memory", sample.Memory), slog.Float64("buffers", sample.Buffers), slog.Float64("connections", sample.Conns))
+		slog.String("active", s.Stats().Overload.String()), slog.Duration("lag", sampleAndMaybeCollectGarbage.Lag), slog.Duration("queue_delay", s.overload.QueueDelay()),
+		slog.Float64("memory", sampleAndMaybeCollectGarbage.Memory), slog.Float64("buffers", sampleAndMaybeCollectGarbage.Buffers), slog.Float64("connections", sampleAndMaybeCollectGarbage.Conns))
 }
 
 // overloadSampler measures the load for the overload manager.
@@ -208,7 +208,7 @@ func newOverloadSampler(e engine.Engine, l Limits) *overloadSampler {
 			{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/free:bytes"}}}
 }
 
-func (r *overloadSampler) sample(now time.Duration) overload.Sample {
+func (r *overloadSampler) sampleAndMaybeCollectGarbage(now time.Duration) overload.Sample {
 	n := r.engine.Counters()
 	s := overload.Sample{
 		Lag: n.LoopTurnTimes().DurationWeightedMeanSince(r.counts.LoopTurnTimes()), CPUPressure: -1,
@@ -249,12 +249,12 @@ const (
 	freeGarbageAt, freeUrgentlyAt, minGarbage = 0.75, 0.9, 1. / 16
 )
 
-// collectGarbageIfMemoryShort starts a garbage collection if memory is short and there is enough garbage. It does
+// collectGarbageIfMemoryShort starts a garbage collection if memoryShare is short and there is enough garbage. It does
 // nothing while an earlier collection is still running. It does not wait for the collection, which takes seconds if no
 // CPU is free.
-func (r *overloadSampler) collectGarbageIfMemoryShort(now time.Duration, memory float64) {
+func (r *overloadSampler) collectGarbageIfMemoryShort(now time.Duration, memoryShare float64) {
 	garbage := float64(r.heap[2].Value.Uint64()) + float64(r.heap[3].Value.Uint64()) - float64(r.heap[0].Value.Uint64())
-	if r.groupMemory == 0 || garbage < minGarbage*float64(r.heapLimit) || r.collecting.Load() || !r.mayCollect(now, memory) {
+	if r.groupMemory == 0 || garbage < minGarbage*float64(r.heapLimit) || r.collecting.Load() || !r.mayCollectGarbage(now, memoryShare) {
 		return
 	}
 	r.collecting.Store(true)
@@ -266,10 +266,10 @@ func (r *overloadSampler) collectGarbageIfMemoryShort(now time.Duration, memory 
 	})
 }
 
-func (r *overloadSampler) mayCollect(now time.Duration, memory float64) bool {
+func (r *overloadSampler) mayCollectGarbage(now time.Duration, memoryShare float64) bool {
 	pause := 9 * r.collectionTime
-	if memory >= freeUrgentlyAt {
+	if memoryShare >= freeUrgentlyAt {
 		pause = r.collectionTime
 	}
-	return memory >= freeGarbageAt && now >= r.collectedAt+pause
+	return memoryShare >= freeGarbageAt && now >= r.collectedAt+pause
 }

@@ -115,9 +115,9 @@ func TestOverloadOfMemory(t *testing.T) {
 
 func TestOverloadManager(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	target := new(Server).initOverloadManagerOrNil().MinTarget
+	target := new(Server).initOverloadManagerOrNilLocked().MinTarget
 	expectEqual(t, "the least target of the queue delay", target, singleProcessorMinTarget)
-	if (&Server{Overload: Overload{Off: true}}).initOverloadManagerOrNil() != nil {
+	if (&Server{Overload: Overload{Off: true}}).initOverloadManagerOrNilLocked() != nil {
 		t.Error("a manager was made although Overload.Off is set")
 	}
 }
@@ -146,7 +146,7 @@ func TestOverloadCollectsGarbageAside(t *testing.T) {
 		memory float64
 		want   bool
 	}{{100, 0.96, false}, {101, 0.96, true}, {108, 0.8, false}, {109, 0.8, true}, {109, 0.7, false}} {
-		if got := r.mayCollect(test.at*time.Second, test.memory); got != test.want {
+		if got := r.mayCollectGarbage(test.at*time.Second, test.memory); got != test.want {
 			t.Errorf("%d s after a collection of 1 s, with %v of the memory in use: %v; want %v", test.at-100, test.memory, got, test.want)
 		}
 	}

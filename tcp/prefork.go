@@ -68,14 +68,14 @@ func (s *Server) limitsPerProcess() Limits {
 	return l
 }
 
-func (s *Server) configuredOrSummedMaxConns(perProcess int) int {
+func (s *Server) configuredOrSummedMaxConns(maxConnsPerProcess int) int {
 	if !s.isSupervisor() {
-		return perProcess
+		return maxConnsPerProcess
 	}
-	return cmp.Or(s.Limits.MaxConns, perProcess*s.Processes)
+	return cmp.Or(s.Limits.MaxConns, maxConnsPerProcess*s.Processes)
 }
 
-func (s *Server) workerCounts() (running int, restarts int64) {
+func (s *Server) workerCountsLocked() (running int, restarts int64) {
 	if p, ok := s.engine.(*supervisor.Supervisor); ok {
 		return p.Processes(), p.Restarts()
 	}
@@ -150,7 +150,7 @@ func awaitWorkersServingOrAborted(e engine.Engine, p *upgrade.Predecessor) error
 }
 
 func (s *Server) serveAsWorker(ctx context.Context, listeners []Listener) error {
-	cfg, _, err := s.buildListenersInheritingOrCreatingSockets(listeners) // no cleanup: there are no unix sockets
+	cfg, _, err := s.buildListenersInheritingSockets(listeners) // no cleanup: there are no unix sockets
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (s *Server) serveAsWorker(ctx context.Context, listeners []Listener) error 
 		engine.CloseListeners(slices.Concat(all...))
 		return err
 	}
-	defer s.closePoolAndAwaitHandshakes()
+	defer s.closeOwnPoolAndAwaitHandshakes()
 	defer s.startTicker()()
 	if err := w.Run(ctx, e, s.limits.ShutdownTimeout, s.rateLimitedLogger()); err != nil {
 		return fmt.Errorf("myriad: %w", err)

@@ -200,7 +200,7 @@ type Server struct {
 	ownPool          *pool.Pool               // Auto's pool, or nil
 	handshakeLimiter *secure.HandshakeLimiter // nil until TLS is used
 	tlsCiphers       tls13.CipherCache
-	overload         *overload.Manager // see initOverloadManagerOrNil
+	overload         *overload.Manager // see initOverloadManagerOrNilLocked
 	resolver         resolver
 	blockingCalls    sync.WaitGroup // callbacks of Blocking handlers
 	ticking          chan struct{}  // holds an element while OnTick runs or is paused
@@ -309,7 +309,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 
 func (s *Server) takeOverAndServe(ctx context.Context, listeners []Listener) error {
 	s.mu.Lock()
-	err := s.checkNotStarted()
+	err := s.checkNotStartedLocked()
 	s.mu.Unlock()
 	if err != nil {
 		return err
@@ -321,7 +321,7 @@ func (s *Server) takeOverAndServe(ctx context.Context, listeners []Listener) err
 	if err := s.claimPredecessor(); err != nil {
 		return fmt.Errorf("myriad: upgrade: %w", err)
 	}
-	cfg, done, err := s.buildListenersInheritingOrCreatingSockets(listeners)
+	cfg, done, err := s.buildListenersInheritingSockets(listeners)
 	if err != nil {
 		if s.predecessor != nil {
 			_ = s.predecessor.ReportFailure(err)
@@ -357,7 +357,7 @@ func (s *Server) takeOverAndServe(ctx context.Context, listeners []Listener) err
 	stopOverload()
 	s.resolver.cancelLookupsAndWait()
 	s.blockingCalls.Wait()
-	s.closePoolAndAwaitHandshakes()
+	s.closeOwnPoolAndAwaitHandshakes()
 	s.sendCountersToSuccessorAndClosePeers()
 	if !stopped() {
 		<-ended
@@ -365,11 +365,11 @@ func (s *Server) takeOverAndServe(ctx context.Context, listeners []Listener) err
 	if err == nil {
 		err = supervisorFailureOrNil(e)
 	}
-	return s.awaitSuccessorExitIfHandedOver(errors.Join(err, s.aborted))
+	return s.awaitSuccessorExitIfStaying(errors.Join(err, s.aborted))
 }
 
-// checkNotStarted returns an error if the server was already started or closed. The caller must hold s.mu.
-func (s *Server) checkNotStarted() error {
+// checkNotStartedLocked returns an error if the server was already started or closed. The caller must hold s.mu.
+func (s *Server) checkNotStartedLocked() error {
 	switch {
 	case s.engine == nil && !s.closed:
 		return nil
@@ -388,12 +388,12 @@ func (s *Server) configureAndStartEngine(cfg engine.Config, listeners []Listener
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.checkNotStarted(); err != nil {
+	if err := s.checkNotStartedLocked(); err != nil {
 		return nil, err
 	}
 	cfg.Limits, cfg.Spin, cfg.Log = limits.toEngine(), s.Spin, s.rateLimitedLogger()
 	cfg.Socket = engine.Socket{SendBuffer: s.Socket.SendBuffer, ReceiveBuffer: s.Socket.ReceiveBuffer, Unsent: s.Socket.Unsent}
-	cfg.Overload = s.initOverloadManagerOrNil()
+	cfg.Overload = s.initOverloadManagerOrNilLocked()
 	cfg.Server, cfg.StartPaused = s, cfg.StartPaused || s.predecessor != nil
 	s.activeListeners = listeners
 	for _, h := range handlersAs[StartHandler](s) {
@@ -401,13 +401,13 @@ func (s *Server) configureAndStartEngine(cfg engine.Config, listeners []Listener
 	}
 	s.configureHandlers(&cfg)
 	s.configureSourceAdmission(&cfg, limits)
-	s.configureTLSAndProxyLayers(&cfg, limits, listeners)
+	s.configureTLSAndProxyLayersLocked(&cfg, limits, listeners)
 	if cfg.Loops, cfg.MaxConnsPerShard, err = s.resolveLoops(model, limits.MaxConns); err != nil {
 		return nil, err
 	}
 	e, model, err := s.startSupervisorOrEngine(model, cfg)
 	if err != nil {
-		s.closePoolAndAwaitHandshakes()
+		s.closeOwnPoolAndAwaitHandshakes()
 		return nil, fmt.Errorf("myriad: %w", err)
 	}
 	_, worker := WorkerProcess() // in a worker, the supervisor has logged the choice
@@ -499,7 +499,7 @@ func (s *Server) configureGivenOrAutoPool(cfg *engine.Config) (err error) {
 	return nil
 }
 
-func (s *Server) closePoolAndAwaitHandshakes() {
+func (s *Server) closeOwnPoolAndAwaitHandshakes() {
 	if s.ownPool != nil {
 		_, _ = s.ownPool.Close(context.Background()) // no jobs are left
 	}

@@ -102,7 +102,7 @@ func (s *Server) Stats() Stats {
 	}
 	n := s.engine.Counters()
 	n.Add(&s.predecessorCounts)
-	processes, restarts := s.workerCounts()
+	processes, restarts := s.workerCountsLocked()
 	return Stats{
 		Model: s.model, Loops: s.engine.Loops(), MaxConns: s.configuredOrSummedMaxConns(s.limits.MaxConns),
 		Processes: processes, Restarts: restarts, Draining: s.closed,

@@ -55,14 +55,14 @@ func (s *Server) callOnTickAtFixedInterval(ended <-chan struct{}) {
 		}
 		select {
 		case s.ticking <- struct{}{}:
-			s.callOnTickLoggingPanic()
+			s.callOnTickLoggingPanicThenRelease()
 		case <-ended:
 			return
 		}
 	}
 }
 
-func (s *Server) callOnTickLoggingPanic() {
+func (s *Server) callOnTickLoggingPanicThenRelease() {
 	returned := false
 	defer func() {
 		<-s.ticking

@@ -101,16 +101,17 @@ func (s *Server) compactTLSCiphersOrNil() *tls13.CipherCache {
 	return &s.tlsCiphers
 }
 
-// newTicketKeyRingOrNil returns the session ticket keys of a listener. It returns nil if the server must not generate
-// such keys; see Server.TLSConfig. In a worker process, all workers have the same keys. The caller must hold s.mu.
-func (s *Server) newTicketKeyRingOrNil(cfg *tls.Config, listeners []Listener, listenerNumber int) *secure.TicketKeyRing {
+// newTicketKeyRingOrNilLocked returns the session ticket keys of a listener. It returns nil if the server must not
+// generate such keys; see Server.TLSConfig. In a worker process, all workers have the same keys. The caller must hold
+// s.mu.
+func (s *Server) newTicketKeyRingOrNilLocked(cfg *tls.Config, listeners []Listener, listenerNumber int) *secure.TicketKeyRing {
 	if s.worker != nil {
 		return secure.NewDerivedTicketKeyRing(cfg, secure.NewSharedTicketKeys(supervisor.CurrentWorker().SharedPage()), listenerNumber)
 	}
 	return secure.NewTicketKeyRingIfShareable(cfg, s.ticketKeys[&listeners[listenerNumber]])
 }
 
-func (s *Server) configureTLSAndProxyLayers(cfg *engine.Config, l Limits, listeners []Listener) {
+func (s *Server) configureTLSAndProxyLayersLocked(cfg *engine.Config, l Limits, listeners []Listener) {
 	all, some, proxies := make([]layers.Config, len(listeners)), false, false
 	s.tickets = make(map[*Listener]*secure.TicketKeyRing)
 	for i, at := range listeners {
@@ -124,7 +125,7 @@ func (s *Server) configureTLSAndProxyLayers(cfg *engine.Config, l Limits, listen
 		if h, ok := handlerAs[ALPNHandler](s.listenerHandler(i)); ok {
 			all[i].TLS.NextProtos = h.NextProtos(all[i].TLS.NextProtos)
 		}
-		if t := s.newTicketKeyRingOrNil(all[i].TLS, listeners, i); t != nil {
+		if t := s.newTicketKeyRingOrNilLocked(all[i].TLS, listeners, i); t != nil {
 			all[i].Tickets, s.tickets[&listeners[i]] = t, t
 		}
 		all[i].DropExporters = s.DropTLSExporters

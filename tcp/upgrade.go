@@ -147,7 +147,7 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	u.Done = true
 	stay := 0
 	if open := int(e.Counters()[engine.Open]); open > 0 {
-		u.Stayed = s.countByObstacleOrBusy(ctx, open)
+		u.Stayed = s.countConnsByObstacleOrBusy(ctx, open)
 	}
 	attrs := []any{"pid", u.PID, "connections", u.Moved, "lost", u.Lost, "took", u.Took}
 	reasons := make([]any, 0, len(u.Stayed))
@@ -201,7 +201,7 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 	if err != nil {
 		return u, err
 	}
-	defer func() { d.resumeBroadcastsAndClose(err == nil) }()
+	defer func() { d.resumeAndClose(err == nil) }()
 	channels, err := next.SendChannelsAndAwaitTakeOver(ctx, m.ChannelsNeeded(), max(ready.Loops, 1), d.state, d.peerSocket)
 	if err != nil {
 		return u, err
@@ -210,7 +210,7 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 	moved, took, err := pauseAcceptAndExportConns(ctx, e, m, next, channels)
 	u.Moved, u.Lost, u.Took = moved.Exported, moved.Unconfirmed, took
 	if err == nil {
-		err = next.SendDone(d.newDoneAndSaveServerCounters())
+		err = next.SendDone(d.newDoneRememberingSentCounts())
 	}
 	if err != nil && next.ProbeAndKillIfHung() {
 		u.Lost = moved.Exported
@@ -218,7 +218,7 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 		return u, errors.Join(err, e.PauseAccept(s.paused.Load()))
 	}
 	if err != nil { // out of time: this process drains the connections that have not moved
-		_ = next.SendDone(d.newDoneAndSaveServerCounters())
+		_ = next.SendDone(d.newDoneRememberingSentCounts())
 		s.rateLimitedLogger().Warn("not all connections were handed over", "error", err)
 		err = nil
 	}
@@ -244,7 +244,7 @@ func (s *Server) warnAboutUnmovableConns(ctx context.Context, e engine.Engine) {
 	if len(types) == 0 || e.Counters()[engine.Open] == 0 {
 		return
 	}
-	counts := s.countByObstacleOrBusy(ctx, 0)
+	counts := s.countConnsByObstacleOrBusy(ctx, 0)
 	warn := func(reason, text string) {
 		if n := counts[reason]; n > 0 {
 			s.rateLimitedLogger().Warn(text, "connections", n, "handler", strings.Join(types, ", "))
@@ -255,7 +255,7 @@ func (s *Server) warnAboutUnmovableConns(ctx context.Context, e engine.Engine) {
 	warn(netConnReason, "connections of a NetListener or Blocking handler will not move to the new process: clients lose them when this process has drained")
 }
 
-func (s *Server) countByObstacleOrBusy(ctx context.Context, totalConns int) map[string]int {
+func (s *Server) countConnsByObstacleOrBusy(ctx context.Context, totalConns int) map[string]int {
 	if s.isSupervisor() {
 		return map[string]int{"not known": totalConns}
 	}
@@ -299,9 +299,9 @@ func (s *Server) newHelloMessage(e engine.Engine, m engine.Migrator, listeners [
 	return hello
 }
 
-// awaitSuccessorExitIfHandedOver returns serveErr unless this process keeps running after an upgrade. If it does, the
+// awaitSuccessorExitIfStaying returns serveErr unless this process keeps running after an upgrade. If it does, the
 // function waits until the newest process has ended, and returns the error of that process.
-func (s *Server) awaitSuccessorExitIfHandedOver(serveErr error) error {
+func (s *Server) awaitSuccessorExitIfStaying(serveErr error) error {
 	if !s.handedOver.Load() || s.signalRelay == nil {
 		return serveErr
 	}

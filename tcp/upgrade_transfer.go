@@ -80,7 +80,7 @@ func (s *Server) pauseAndPrepareUpgrade(ctx context.Context) (d *outgoingUpgrade
 		return nil, err
 	}
 	if err = s.broadcasts.Load().Pause(waiting); err != nil {
-		d.resumeBroadcastsAndClose(false)
+		d.resumeAndClose(false)
 		return nil, fmt.Errorf("waiting for broadcasts in progress: %w", err)
 	}
 	if d.state, err = s.saveHandlerStates(); err != nil {
@@ -93,7 +93,7 @@ func (s *Server) pauseAndPrepareUpgrade(ctx context.Context) (d *outgoingUpgrade
 		_ = pair[0].Close()
 	}
 	if err != nil {
-		d.resumeBroadcastsAndClose(false)
+		d.resumeAndClose(false)
 		return nil, err
 	}
 	return d, nil
@@ -116,9 +116,9 @@ func (d *outgoingUpgrade) addPeerAndResumeOnce(peerOrNil *broadcastlog.Peer) {
 	})
 }
 
-// resumeBroadcastsAndClose resumes broadcasts and closes the files. If no connections have moved, it also resumes
+// resumeAndClose resumes broadcasts and closes the files. If no connections have moved, it also resumes
 // ticks.
-func (d *outgoingUpgrade) resumeBroadcastsAndClose(connsMoved bool) {
+func (d *outgoingUpgrade) resumeAndClose(connsMoved bool) {
 	if d.resumeTimer != nil {
 		d.resumeTimer.Stop()
 	}
@@ -139,7 +139,7 @@ func (d *outgoingUpgrade) resumeBroadcastsAndClose(connsMoved bool) {
 	}
 }
 
-func (d *outgoingUpgrade) newDoneAndSaveServerCounters() (done upgrade.Done) {
+func (d *outgoingUpgrade) newDoneRememberingSentCounts() (done upgrade.Done) {
 	s := d.s
 	for _, l := range s.ListenerStats() {
 		done.Listeners = append(done.Listeners, upgrade.ListenerCounts{Accepted: l.Accepted, Refused: l.Refused})
@@ -161,7 +161,7 @@ func (s *Server) addPredecessorCounts(counters map[string]int64) {
 	s.predecessorCounts.AddByName(counters)
 }
 
-func (s *Server) predecessorListenerCounts(l *Listener, addr net.Addr) upgrade.ListenerCounts {
+func (s *Server) predecessorListenerCountsLocked(l *Listener, addr net.Addr) upgrade.ListenerCounts {
 	for _, base := range s.predecessorListeners {
 		if base.Network == addr.Network() && base.Addr == upgradeMatchAddr(l, addr) {
 			return base

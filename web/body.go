@@ -220,8 +220,8 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	}
 }
 
-// sendContinueUnlessRespondingLocked sends 100 Continue, unless the response has started. The caller holds b.x.mu. If the
-// connection's mailbox is full, sendContinueUnlessRespondingLocked waits and releases b.x.mu meanwhile.
+// sendContinueUnlessRespondingLocked sends 100 Continue, unless the response has started. The caller holds b.x.mu. If
+// the connection's mailbox is full, sendContinueUnlessRespondingLocked waits and releases b.x.mu meanwhile.
 func (b *requestBody) sendContinueUnlessRespondingLocked() {
 	b.continueSent = true
 	b.x.retryWhileMailboxFullLocked(func() error {
@@ -248,9 +248,9 @@ func (b *requestBody) resumeInput() {
 	b.x.postToConnOwner(b.x.resumeUnlessInputPaused)
 }
 
-// receiveDirectlyOrResumeLocked receives a part of the body from the socket and stores it in p. If p is small, it receives
-// more data than p can hold, and keeps the rest in b.buf. n is the number of bytes stored in p. If no data is available
-// or the body is complete, receiveDirectlyOrResumeLocked makes the connection's owner resume reading.
+// receiveDirectlyOrResumeLocked receives a part of the body from the socket and stores it in p. If p is small, it
+// receives more data than p can hold, and keeps the rest in b.buf. n is the number of bytes stored in p. If no data is
+// available or the body is complete, receiveDirectlyOrResumeLocked makes the connection's owner resume reading.
 func (b *requestBody) receiveDirectlyOrResumeLocked(p []byte) (n int) {
 	if b.direct && !b.framing.done {
 		to := p

@@ -29,8 +29,8 @@ func (d *deadline) callUntilDeadline(mu *sync.Mutex, f func(context.Context) err
 	return err
 }
 
-// set changes the deadline to t, or removes the deadline if t is zero. When t is reached, onExpiryLocked is called with mu
-// locked. The caller of set must not hold mu.
+// set changes the deadline to t, or removes the deadline if t is zero. When t is reached, onExpiryLocked is called with
+// mu locked. The caller of set must not hold mu.
 func (d *deadline) set(mu *sync.Mutex, t time.Time, onExpiryLocked func()) {
 	mu.Lock()
 	defer mu.Unlock()

@@ -89,8 +89,8 @@ var (
 	decompressBuffers = sync.Pool{New: func() any { return new([]byte) }}
 )
 
-// decompressToPooled decompresses the message p. It fails if the result exceeds maxBytes bytes. It may overwrite the bytes
-// between len(p) and cap(p). Pass the result to recycleDecompressed after use.
+// decompressToPooled decompresses the message p. It fails if the result exceeds maxBytes bytes. It may overwrite the
+// bytes between len(p) and cap(p). Pass the result to recycleDecompressed after use.
 func decompressToPooled(p []byte, maxBytes int) ([]byte, error) {
 	r := inflateReaders.Get().(io.ReadCloser)
 	defer inflateReaders.Put(r)

@@ -114,8 +114,8 @@ func canReceiveDirectly(c *tcp.Conn) bool { return core(c).CanReceiveDirectly() 
 // returns 0 if no bytes are available or the connection has ended.
 func (h loopHold) receiveDirectly(p []byte) (n int) { return h.ref.ReceiveAssumingReadingOff(p) }
 
-// trySendOnWorker tries to send head and p on the calling worker, and returns the number of bytes sent. If bytes remain,
-// the connection's owner must send them and all further output of the request.
+// trySendOnWorker tries to send head and p on the calling worker, and returns the number of bytes sent. If bytes
+// remain, the connection's owner must send them and all further output of the request.
 func (h *loopHold) trySendOnWorker(head, p []byte) (sent int) {
 	if len(head) == 0 {
 		head, p = p, nil

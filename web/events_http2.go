@@ -53,8 +53,8 @@ func (e *Events) relayOverHTTP2(w http.ResponseWriter, r *http.Request, s *tcp.S
 	return nil
 }
 
-// newPipeToServer makes s connect to a new unix socket in a temporary directory, and returns the other end of the connection.
-// In s, d.Handler handles the connection.
+// newPipeToServer makes s connect to a new unix socket in a temporary directory, and returns the other end of the
+// connection. In s, d.Handler handles the connection.
 func newPipeToServer(ctx context.Context, s *tcp.Server, d tcp.Dial) (net.Conn, error) {
 	dir, err := os.MkdirTemp("", "web") // only this user may enter it
 	if err != nil {

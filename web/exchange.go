@@ -299,9 +299,9 @@ func (x *exchange) sendsBetterInBatches() bool {
 	return x.job.overload.IsQueueDelayHigh() && !x.h.poolOrDefault().MostJobsWait()
 }
 
-// cancelRequestAndMarkReadyLocked ends the request. It is called when the handler has returned, or when it is certain that
-// the handler will not run. If ownerMustSend is true, the connection's owner must now send the response. The caller
-// holds x.mu.
+// cancelRequestAndMarkReadyLocked ends the request. It is called when the handler has returned, or when it is certain
+// that the handler will not run. If ownerMustSend is true, the connection's owner must now send the response. The
+// caller holds x.mu.
 func (x *exchange) cancelRequestAndMarkReadyLocked() (ownerMustSend bool) {
 	x.cancelRequestAndCloseBodyLocked()
 	switch {
@@ -397,8 +397,8 @@ func (x *exchange) postToConnOwner(f func(*tcp.Conn)) {
 	x.retryWhileMailboxFullLocked(func() error { return x.ref.Do(f) })
 }
 
-// retryWhileMailboxFullLocked calls the function send until the connection's mailbox accepts the call or the connection has
-// closed. The caller holds x.mu. While retryWhileMailboxFullLocked waits before the next try, it releases x.mu.
+// retryWhileMailboxFullLocked calls the function send until the connection's mailbox accepts the call or the connection
+// has closed. The caller holds x.mu. While retryWhileMailboxFullLocked waits before the next try, it releases x.mu.
 func (x *exchange) retryWhileMailboxFullLocked(send func() error) {
 	for x.state < stateAborted && errors.Is(send(), tcp.ErrFull) {
 		x.mu.Unlock()

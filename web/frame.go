@@ -107,8 +107,8 @@ type utf8Checker struct {
 	checked int // bytes that consist of valid, complete characters
 }
 
-// validateIncrementally reports whether messageSoFar is valid UTF-8. It skips the bytes that an earlier call has checked. If
-// final is false, messageSoFar may end within a character.
+// validateIncrementally reports whether messageSoFar is valid UTF-8. It skips the bytes that an earlier call has
+// checked. If final is false, messageSoFar may end within a character.
 func (t *utf8Checker) validateIncrementally(messageSoFar []byte, final bool) bool {
 	for t.checked < len(messageSoFar) {
 		if rest := messageSoFar[t.checked:]; !utf8.FullRune(rest) {

@@ -169,8 +169,9 @@ func (s *headBuffer) oneValueSlice(v string) []string {
 	return s.values[s.used-1 : s.used : s.used]
 }
 
-// parseHead parses the request head completeHead into r. s provides memory and a cache of heads. completeHead must end where the head
-// ends; see completeHeadLength. r.Header must be an empty map, and all other exported fields of r must be zero.
+// parseHead parses the request head completeHead into r. s provides memory and a cache of heads. completeHead must end
+// where the head ends; see completeHeadLength. r.Header must be an empty map, and all other exported fields of r must
+// be zero.
 func parseHead(completeHead []byte, r *http.Request, s *headBuffer) (head, error) {
 	completeHead = bytes.TrimPrefix(completeHead, headEnd[:2])
 	l := s.cacheSlotForLength(len(completeHead))

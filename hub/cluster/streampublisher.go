@@ -64,8 +64,8 @@ func (p *streamPublisher) enqueue(topic string, message []byte) (closedOrFullErr
 	return nil
 }
 
-// waitAndPeekReadyMessage waits for a message that can be published now, and returns it without removing it from its queue.
-// If the publisher is closed and no message is ready, ok is false.
+// waitAndPeekReadyMessage waits for a message that can be published now, and returns it without removing it from its
+// queue. If the publisher is closed and no message is ready, ok is false.
 func (p *streamPublisher) waitAndPeekReadyMessage() (m outgoing, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

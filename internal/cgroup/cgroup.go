@@ -128,8 +128,8 @@ func taskControllers(g cgroupPaths) []controller {
 // and uses a very large number instead.
 const unlimitedFrom = 1 << 62
 
-// forEachLimitUpward calls the function do for each limit of c's control group and of the group's ancestors. l is a limit,
-// without l.Used. dir is the directory of the group that sets l.
+// forEachLimitUpward calls the function do for each limit of c's control group and of the group's ancestors. l is a
+// limit, without l.Used. dir is the directory of the group that sets l.
 func (c *controller) forEachLimitUpward(root string, do func(l Limit, dir string)) {
 	for group := c.group; group != ""; group = path.Dir(group) {
 		dir := path.Join("/sys/fs/cgroup", c.mount, group)

@@ -33,9 +33,9 @@ func (rt *Runtime) AdmitAndAcquireSlots(listener int, peer netip.AddrPort) error
 	return rt.acquireRemainingSlotsOrReleaseAll(listener, peer, !isProxy, false)
 }
 
-// acquireRemainingSlotsOrReleaseAll reserves a slot of the listener. If sourceKnown is set, it also reserves a slot of the
-// source address. The caller must have reserved a slot of the engine. If the connection is refused, the method releases
-// all these slots. If skipAcceptedCount is set, the listener does not count the connection as accepted.
+// acquireRemainingSlotsOrReleaseAll reserves a slot of the listener. If sourceKnown is set, it also reserves a slot of
+// the source address. The caller must have reserved a slot of the engine. If the connection is refused, the method
+// releases all these slots. If skipAcceptedCount is set, the listener does not count the connection as accepted.
 func (rt *Runtime) acquireRemainingSlotsOrReleaseAll(listener int, peer netip.AddrPort, sourceKnown, skipAcceptedCount bool) error {
 	counters := rt.listenerCounters(listener)
 	if !counters.acquireConnSlot(skipAcceptedCount) {

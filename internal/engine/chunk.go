@@ -135,8 +135,8 @@ func (b *Mailbox) PutSharedForEachOpenInChunk(chunk *GroupChunk, s *Shared) (t P
 	return t
 }
 
-// findOrQueueBatchLocked returns a queued batch for the chunk with space for messageSize more bytes. If there is none, it
-// queues a new batch. The caller must hold b.mu.
+// findOrQueueBatchLocked returns a queued batch for the chunk with space for messageSize more bytes. If there is none,
+// it queues a new batch. The caller must hold b.mu.
 func (b *Mailbox) findOrQueueBatchLocked(chunk *GroupChunk, messageSize int) *messageBatch {
 	if b.batchSet != chunk.set {
 		b.stopMergingIntoBatches()

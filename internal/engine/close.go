@@ -105,8 +105,8 @@ func (c *Conn) CloseWith(reason error) {
 	c.invalidateRefsAndStartClosing(reason)
 }
 
-// CloseWaitingForPeerEOF is like CloseWith, but does not shut down the sending direction before the peer has sent EOF. If
-// the peer does not send EOF within Limits.CloseTimeout, the connection is closed anyway.
+// CloseWaitingForPeerEOF is like CloseWith, but does not shut down the sending direction before the peer has sent EOF.
+// If the peer does not send EOF within Limits.CloseTimeout, the connection is closed anyway.
 func (c *Conn) CloseWaitingForPeerEOF(reason error) {
 	if !c.is(closing | shut) {
 		c.CloseWith(reason)

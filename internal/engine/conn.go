@@ -20,7 +20,7 @@ const (
 	Read                         // read once without blocking and report the result; see the package comment
 	SendFile                     // send NextFilePartUnlessLayered, then call OnSent; or call LoadFilePieceIntoOutput
 	DetachOrExport               // end all kernel operations, then detach or export; see the package comment
-	ShutWrite                    // shut the sending direction, then call MarkWriteShutAndStartLinger
+	ShutWrite                    // shut the sending direction, then call MarkWriteShutAndLingerIfClosing
 	Close                        // close the descriptor, then call OnClosed
 )
 
@@ -74,7 +74,7 @@ type rareState struct {
 	// retainCount is the number of Retain calls without a Release.
 	retainCount           int
 	independentDirections bool // see SetReadingDespiteUnsentOutput
-	peerClosesFirst       bool // see CloseAfterPeerEOF
+	peerClosesFirst       bool // see CloseWaitingForPeerEOF
 	onDetached            *func(nc net.Conn, unread []byte)
 	pendingLayer          *pendingLayer // nil unless RequestLayerInsertion is in progress
 	fileQueue             *fileQueue    // nil if empty
@@ -289,8 +289,8 @@ func (c *Conn) OnSent(sentBytes int) {
 // OnWritable records that the kernel accepts output again.
 func (c *Conn) OnWritable() { c.state &^= blocked }
 
-// MarkWriteShutAndLingerIfClosing records that the sending direction was shut down. If c is closing, the peer then has the
-// time Limits.Linger to send EOF. After this time, c is closed anyway.
+// MarkWriteShutAndLingerIfClosing records that the sending direction was shut down. If c is closing, the peer then has
+// the time Limits.Linger to send EOF. After this time, c is closed anyway.
 func (c *Conn) MarkWriteShutAndLingerIfClosing() {
 	c.state |= shut
 	if c.is(closing) {

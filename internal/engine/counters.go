@@ -167,9 +167,9 @@ type Histogram struct {
 	Buckets [Buckets]int64
 }
 
-// DurationWeightedMeanSince estimates the mean duration of the loop iteration that is in progress at a random time. Long
-// iterations have more weight, because a random time is more likely to fall into a long iteration. The estimate ignores
-// iterations that are already part of the earlier snapshot.
+// DurationWeightedMeanSince estimates the mean duration of the loop iteration that is in progress at a random time.
+// Long iterations have more weight, because a random time is more likely to fall into a long iteration. The estimate
+// ignores iterations that are already part of the earlier snapshot.
 func (h Histogram) DurationWeightedMeanSince(before Histogram) time.Duration {
 	var sum, squares float64
 	for i, n := range h.Buckets {

@@ -96,8 +96,8 @@ func (c *Conn) sendOutputThenPieces(pieces [][]byte) (pieceBytesSent int) {
 	return n - before
 }
 
-// writevOutputThenPieces sends the output and then the pieces with one vectored write. sentWithOutput counts the sent bytes
-// of both.
+// writevOutputThenPieces sends the output and then the pieces with one vectored write. sentWithOutput counts the sent
+// bytes of both.
 func (c *Conn) writevOutputThenPieces(pieces [][]byte) (sentWithOutput int) {
 	list := vectorPool.Get().(*[maxDirectPieces][]byte)
 	all := list[:0]
@@ -199,8 +199,8 @@ func (c *Conn) CanSendFromOthers() bool {
 	return c.runtime.SendFromOthers != nil && !c.runtime.OnWorkers && !c.hasOutput() && c.layer() == nil && !c.is(relayed|closingWrite|closing)
 }
 
-// SendAssumingEmptyOutput sends the given slices in order, without blocking. It returns the number of bytes sent. If the
-// connection has begun to close, it returns 0.
+// SendAssumingEmptyOutput sends the given slices in order, without blocking. It returns the number of bytes sent. If
+// the connection has begun to close, it returns 0.
 //
 // The first slice must not be empty, and at most 63 others may follow. Any goroutine may call SendAssumingEmptyOutput,
 // but only one at a time, and only while nothing else writes to the connection; see Conn.CanSendFromOthers.

@@ -416,9 +416,9 @@ func awaitClosedOrStuck(done <-chan struct{}, countOpen func() int64) (stuck int
 	}
 }
 
-// stopError returns the error of a Stop whose ctx has ended. unfinishedConns is the number of connections that were open
-// when ctx ended. stuckConns is the number of these connections that are still open because their handlers have not
-// returned. If unfinishedConns is 0, stopError returns nil.
+// stopError returns the error of a Stop whose ctx has ended. unfinishedConns is the number of connections that were
+// open when ctx ended. stuckConns is the number of these connections that are still open because their handlers have
+// not returned. If unfinishedConns is 0, stopError returns nil.
 func stopError(ctx context.Context, unfinishedConns, stuckConns int64) error {
 	switch {
 	case stuckConns > 0:

@@ -249,8 +249,8 @@ type waitingSender struct {
 }
 
 // Put queues r for the connection c if generation is the current generation of c. It fails with ErrClosed, ErrFull or
-// errRemoved. If Put fails, r is not queued. After each call, the caller must wake the owner if MustWakeOwnerAfterPut returns
-// true.
+// errRemoved. If Put fails, r is not queued. After each call, the caller must wake the owner if MustWakeOwnerAfterPut
+// returns true.
 func (b *Mailbox) Put(c *Conn, generation uint32, r Request) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -331,8 +331,8 @@ func (b *Mailbox) ReleaseDelayed() {
 }
 
 // EnsureDelayEnd returns the time at which the owner must call ReleaseDelayed, because the delay of the queued output
-// ends. If no output is delayed, isDelayed is false. The first call of EnsureDelayEnd after output was queued starts the
-// delay.
+// ends. If no output is delayed, isDelayed is false. The first call of EnsureDelayEnd after output was queued starts
+// the delay.
 func (b *Mailbox) EnsureDelayEnd(rt *Runtime) (at time.Duration, isDelayed bool) {
 	if !b.hasDelayed.Load() {
 		return 0, false

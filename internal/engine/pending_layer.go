@@ -112,8 +112,8 @@ func (c *Conn) cancelPendingLayerAndHandleDeferred() {
 	}
 }
 
-// deferIfLayerPendingOrCloseIfFull stores req and data if c waits until an inserted layer has completed its handshake. It
-// stores neither broadcasts nor requests that continue the handshake. If too many requests are already stored, it
+// deferIfLayerPendingOrCloseIfFull stores req and data if c waits until an inserted layer has completed its handshake.
+// It stores neither broadcasts nor requests that continue the handshake. If too many requests are already stored, it
 // closes the connection with ErrFull and returns false.
 func (c *Conn) deferIfLayerPendingOrCloseIfFull(req QueuedRequest, data []byte) (deferred bool) {
 	if !c.hasPendingLayer() || !c.is(open) || req.Kind == RequestResumeLayer || req.Kind == RequestBroadcast {

@@ -280,8 +280,8 @@ func (c *Conn) ExtendTimeouts(d time.Duration) {
 	c.fileQueueOrNil().extendProgressTimer(d, c.runtime.Clock())
 }
 
-// NextTimeout returns the next time at which CheckTimeouts may have something to do. If nothing is scheduled, scheduled is
-// false. Later events may change the time.
+// NextTimeout returns the next time at which CheckTimeouts may have something to do. If nothing is scheduled, scheduled
+// is false. Later events may change the time.
 func (c *Conn) NextTimeout() (at time.Duration, scheduled bool) {
 	at, _ = c.NextTimerDeadlineOrExpiry()
 	if !c.is(closing | handshaking | failed) {

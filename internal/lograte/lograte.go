@@ -123,8 +123,8 @@ func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppr
 	return true, suppressed
 }
 
-// moveOldEntriesIntoSharedLocked removes the entries of messages that were not written within the last Interval. It adds the
-// numbers of suppressed messages of these entries to t.shared.
+// moveOldEntriesIntoSharedLocked removes the entries of messages that were not written within the last Interval. It
+// adds the numbers of suppressed messages of these entries to t.shared.
 func (t *rateTable) moveOldEntriesIntoSharedLocked(now time.Time) {
 	t.lastSweep = now
 	for m, e := range t.entries {

@@ -60,9 +60,9 @@ type sketchRow struct {
 }
 
 // countAndAdmitByChance counts an arrival from source and decides at random whether to admit it. The probability
-// depends on the estimated arrivals of source. Without an estimate, flat is the probability. The constant certain
-// stands for the probability 1. If flat is 0, no arrival is admitted. isCounted reports whether the arrival was
-// counted. Arrivals from sources with the weight 0, for example, are not counted.
+// depends on the estimated arrivals of source. Without an estimate, flatProbability is the probability. The constant
+// certain stands for the probability 1. If flatProbability is 0, no arrival is admitted. isCounted reports whether the
+// arrival was counted. Arrivals from sources with the weight 0, for example, are not counted.
 func (f *fairShares) countAndAdmitByChance(source netip.Addr, flatProbability uint32) (admitted, isCounted bool) {
 	weight, current, next := f.weights.weightOf(source), f.current.Load(), f.next.Load()
 	if weight == 0 || !source.IsValid() || current == nil && next == nil {
@@ -111,9 +111,9 @@ func isLucky(probability uint32) bool {
 	return probability >= certain || rand.Uint32()>>16 < probability
 }
 
-// updateIfDue updates the estimates and probabilities at the end of each interval. flat is the share of all arrivals
-// that may be admitted. The constant certain means all arrivals. If hasCredits is true, the number of admitted arrivals
-// is also limited to the recent number of admitted requests, multiplied by the constant headroom.
+// updateIfDue updates the estimates and probabilities at the end of each interval. flatProbability is the share of all
+// arrivals that may be admitted. The constant certain means all arrivals. If hasCredits is true, the number of admitted
+// arrivals is also limited to the recent number of admitted requests, multiplied by the constant headroom.
 func (f *fairShares) updateIfDue(now time.Duration, flatProbability uint32, hasCredits bool) {
 	if now < f.updateAt {
 		return

@@ -119,8 +119,8 @@ func groupAdjacentCharts(parts []Part) (groups [][]Part) {
 	return groups
 }
 
-// contentSecurityPolicy returns a Content-Security-Policy that allows the given inlineStyle and inlineScript and no others. If
-// allowConnectSelf is true, the page may also connect to its own server.
+// contentSecurityPolicy returns a Content-Security-Policy that allows the given inlineStyle and inlineScript and no
+// others. If allowConnectSelf is true, the page may also connect to its own server.
 func contentSecurityPolicy(inlineStyle, inlineScript string, allowConnectSelf bool) string {
 	connect := "'none'"
 	if allowConnectSelf {

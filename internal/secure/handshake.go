@@ -128,9 +128,9 @@ func (h *handshake) requestHandshakeSlot() {
 	h.limiter.startOrQueueHandshake(h)
 }
 
-// markInputEndedFailUnlessRunning records that no more input will arrive. If the handshake is running, it may still complete, and
-// markInputEndedFailUnlessRunning returns nil. Otherwise, the handshake fails. If the peer has sent nothing, the error is io.EOF.
-// If the peer has sent a part of the handshake, the error is io.ErrUnexpectedEOF.
+// markInputEndedFailUnlessRunning records that no more input will arrive. If the handshake is running, it may still
+// complete, and markInputEndedFailUnlessRunning returns nil. Otherwise, the handshake fails. If the peer has sent
+// nothing, the error is io.EOF. If the peer has sent a part of the handshake, the error is io.ErrUnexpectedEOF.
 func (h *handshake) markInputEndedFailUnlessRunning() error {
 	h.mu.Lock()
 	h.inputEnded = true

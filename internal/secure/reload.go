@@ -68,8 +68,8 @@ func (r *Reloader) ReloadNow() (expires time.Time, err error) {
 	return leafExpiryOrZero(r.current.Load()), nil
 }
 
-// loadIfChangedLocked loads the certificate and key if one of the files has changed or force is true. If it did not try to
-// load them, attempted is false.
+// loadIfChangedLocked loads the certificate and key if one of the files has changed or force is true. If it did not try
+// to load them, attempted is false.
 func (r *Reloader) loadIfChangedLocked(force bool) (attempted bool, err error) {
 	r.lastCheck = time.Now()
 	cert, err := os.ReadFile(r.certFile)

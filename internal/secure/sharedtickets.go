@@ -69,8 +69,8 @@ func (s *SharedTicketKeys) readKeysUnchecked() (keys []TicketKey) {
 	return keys
 }
 
-// RenewIfDueAndGet returns the keys, newest first. If the newest key is a day old, it first adds a new key. If it cannot read
-// or change the shared keys, it returns a new key that is not shared.
+// RenewIfDueAndGet returns the keys, newest first. If the newest key is a day old, it first adds a new key. If it
+// cannot read or change the shared keys, it returns a new key that is not shared.
 func (s *SharedTicketKeys) RenewIfDueAndGet(now time.Time) []TicketKey {
 	for range maxTicketReads {
 		version := s.page.version.Load()

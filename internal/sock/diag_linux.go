@@ -195,8 +195,8 @@ func dumpAcceptedConns(q diagQuery, failAbove int, onSocketMessage func(m []byte
 	})
 }
 
-// SumAcceptedConnSegments adds up the segments of all connections with the given local port in the calling thread's network
-// namespace. It skips connections that still wait to be accepted. It fails if there are more than failAbove
+// SumAcceptedConnSegments adds up the segments of all connections with the given local port in the calling thread's
+// network namespace. It skips connections that still wait to be accepted. It fails if there are more than failAbove
 // connections, and before Linux 4.6.
 func SumAcceptedConnSegments(localPort uint16, failAbove int) (sum Segments, err error) {
 	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, failAbove, func(m []byte) error {
@@ -212,8 +212,8 @@ func SumAcceptedConnSegments(localPort uint16, failAbove int) (sum Segments, err
 	return sum, err
 }
 
-// ListAcceptedConns returns the connections with the given local port in the calling thread's network namespace. It skips
-// connections that still wait to be accepted. It fails if there are more than failAbove connections.
+// ListAcceptedConns returns the connections with the given local port in the calling thread's network namespace. It
+// skips connections that still wait to be accepted. It fails if there are more than failAbove connections.
 func ListAcceptedConns(localPort uint16, failAbove int) (conns []ConnInfo, err error) {
 	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, failAbove, func(m []byte) error {
 		conns = append(conns, parseConnInfo(m))

@@ -215,8 +215,8 @@ func ShutdownWrite(fd int32) error { return unix.Shutdown(int(fd), unix.SHUT_WR)
 // Shutdown shuts down both directions of a connection, or cancels connecting. Blocked calls on the socket return.
 func Shutdown(fd int32) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) } // it fails only if the connection has ended
 
-// ResetConnKeepingFD ends a TCP connection with a reset, or cancels connecting. Blocked calls on the socket return. If the
-// socket does not support resets, for example because it is a unix socket, supported is false.
+// ResetConnKeepingFD ends a TCP connection with a reset, or cancels connecting. Blocked calls on the socket return. If
+// the socket does not support resets, for example because it is a unix socket, supported is false.
 func ResetConnKeepingFD(fd int32) (supported bool) {
 	none := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 	_, _, errno := syscall.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none))

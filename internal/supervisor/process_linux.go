@@ -25,8 +25,8 @@ type osProcess struct {
 	isServing, hasStopped, hasEnded chan struct{}
 }
 
-// newMonitoredProcess returns an osProcess for startedCmd, which must already be started. The osProcess calls onFrame with
-// each frame that the worker sends, except the frame that reports that the worker serves.
+// newMonitoredProcess returns an osProcess for startedCmd, which must already be started. The osProcess calls onFrame
+// with each frame that the worker sends, except the frame that reports that the worker serves.
 func newMonitoredProcess(startedCmd *exec.Cmd, socket *net.UnixConn, link *upgrade.OrderConn, onFrame func(frame []byte)) *osProcess {
 	p := &osProcess{
 		cmd: startedCmd, socket: socket, link: link, out: newUnstartedOutbox(socket), onFrame: onFrame,

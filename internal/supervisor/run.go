@@ -216,8 +216,8 @@ func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
 	return err
 }
 
-// ignoreSignalButNotInChildren makes this process ignore sig, but not its child processes. sig must not arrive during the
-// call.
+// ignoreSignalButNotInChildren makes this process ignore sig, but not its child processes. sig must not arrive during
+// the call.
 func ignoreSignalButNotInChildren(sig os.Signal) {
 	signal.Ignore(sig)
 	// Child processes would inherit an ignored signal.

@@ -53,7 +53,8 @@ func (p *Process) Signal(s os.Signal) {
 	}
 }
 
-// WaitExitCode waits until the process has exited, and returns the exit code. If a signal ended the process, the result is
+// WaitExitCode waits until the process has exited, and returns the exit code. If a signal ended the process, the result
+// is
 // -1. If the process has not exited after Timeout, the test fails.
 func (p *Process) WaitExitCode() int {
 	p.t.Helper()

@@ -16,8 +16,8 @@ func Must[T any](v T, err error) func(t testing.TB) T {
 	}
 }
 
-// ExpectError fails the test if err is nil or the text of err does not contain want. The message begins with name,
-// which is usually the name of a test case.
+// ExpectError fails the test if err is nil or the text of err does not contain wantSubstring. The message begins with
+// name, which is usually the name of a test case.
 func ExpectError(t testing.TB, name any, err error, wantSubstring string) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), wantSubstring) {

@@ -27,8 +27,8 @@ func (c *Conn) HandshakeWebSocket(path, extraHeaderLines string) http.Header {
 	return res.Header
 }
 
-// MaskedFrame returns a WebSocket frame as a client sends it. first is the first byte of the frame, with FIN and the
-// opcode.
+// MaskedFrame returns a WebSocket frame as a client sends it. firstByte is the first byte of the frame, with FIN and
+// the opcode.
 func MaskedFrame(firstByte byte, payload string) string {
 	b := []byte{firstByte}
 	switch n := len(payload); {
@@ -47,7 +47,7 @@ func MaskedFrame(firstByte byte, payload string) string {
 	return string(b)
 }
 
-// ReadFrame reads a WebSocket frame that a server has sent. first is the first byte of the frame, with FIN and the
+// ReadFrame reads a WebSocket frame that a server has sent. firstByte is the first byte of the frame, with FIN and the
 // opcode. The payload may have at most 64 MiB.
 func ReadFrame(r *bufio.Reader) (firstByte byte, payload string, err error) {
 	var head [2]byte

@@ -38,8 +38,8 @@ type Inherited struct {
 
 var claimed atomic.Bool
 
-// ClaimPredecessorOrNil returns the process that this process replaces, or nil if it replaces none. Further calls return
-// nil.
+// ClaimPredecessorOrNil returns the process that this process replaces, or nil if it replaces none. Further calls
+// return nil.
 func ClaimPredecessorOrNil() (*Predecessor, error) {
 	p, err := connectPredecessor()
 	if p == nil && err == nil || !claimed.CompareAndSwap(false, true) {

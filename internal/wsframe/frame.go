@@ -82,9 +82,9 @@ var (
 	errLong   = fmt.Errorf("control frame has more than %d bytes", MaxControl)
 )
 
-// ParseHeadIfComplete parses the frame head at the start of the input. If the head is incomplete, h.Len is 0. ParseHeadIfComplete does not
-// check the reserved bits, whether the frame must be masked, and whether the frame may follow the previous frame. The
-// caller must check these.
+// ParseHeadIfComplete parses the frame head at the start of the input. If the head is incomplete, h.Len is 0.
+// ParseHeadIfComplete does not check the reserved bits, whether the frame must be masked, and whether the frame may
+// follow the previous frame. The caller must check these.
 func ParseHeadIfComplete(in []byte) (h Head, err error) {
 	if len(in) == 0 {
 		return h, nil

@@ -42,7 +42,7 @@ const (
 	flightBytes = 10 << 20
 )
 
-func (c *FlightConfig) fillDefaultsAndCreateDir() error {
+func (c *FlightConfig) fillAndCheckThenCreateDir() error {
 	c.Log, c.Lag = cmp.Or(c.Log, slog.Default()), cmp.Or(c.Lag, defaultLag)
 	switch {
 	case c.Dir != "" && c.Source == nil:
@@ -81,7 +81,7 @@ type Flight struct {
 
 // StartFlight starts a flight recorder, which must be stopped with Stop. It fails if one is already running.
 func StartFlight(cfg FlightConfig) (*Flight, error) {
-	if err := cfg.fillDefaultsAndCreateDir(); err != nil {
+	if err := cfg.fillAndCheckThenCreateDir(); err != nil {
 		return nil, err
 	}
 	f := &Flight{stop: make(chan struct{}), recorder: trace.NewFlightRecorder(

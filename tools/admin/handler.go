@@ -107,11 +107,11 @@ const maxScrapes = 8
 // Handler panics if Config.Source is nil or the control settings are invalid. Only control requests need a token; see
 // Serve.
 func Handler(cfg Config) http.Handler {
-	h, _ := newHandlerAndPageState(cfg)
+	h, _ := mustNewHandlerAndPageState(cfg)
 	return h
 }
 
-func newHandlerAndPageState(cfg Config) (http.Handler, *pageState) {
+func mustNewHandlerAndPageState(cfg Config) (http.Handler, *pageState) {
 	if err := validateConfigAndSetLog(&cfg); err != nil {
 		panic(err.Error())
 	}

@@ -55,7 +55,7 @@ func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr
 	if err != nil {
 		return fmt.Errorf("admin: %w", err)
 	}
-	handler, known := newHandlerAndPageState(cfg)
+	handler, known := mustNewHandlerAndPageState(cfg)
 	if isLoopbackAddr(ln.Addr()) {
 		handler = rejectHostNamesExceptLocalhost(handler)
 	} else {
@@ -72,9 +72,9 @@ func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr
 	return serveUntilContextEnds(ctx, netutil.LimitListener(ln, maxConns), handler, shutdownTimeout, cfg.Log)
 }
 
-// serveUntilContextEnds serves until ctx ends, and then waits up to endTime for pending requests. After that, it closes
-// their connections and waits for their handlers. No handler runs after it returns.
-func serveUntilContextEnds(ctx context.Context, ln net.Listener, handler http.Handler, endTime time.Duration, log *slog.Logger) error {
+// serveUntilContextEnds serves until ctx ends, and then waits up to gracePeriod for pending requests. After that, it
+// closes their connections and waits for their handlers. No handler runs after it returns.
+func serveUntilContextEnds(ctx context.Context, ln net.Listener, handler http.Handler, gracePeriod time.Duration, log *slog.Logger) error {
 	var running sync.RWMutex
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -93,7 +93,7 @@ func serveUntilContextEnds(ctx context.Context, ln net.Listener, handler http.Ha
 	ended := make(chan struct{})
 	stopped := context.AfterFunc(ctx, func() {
 		defer close(ended)
-		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), gracePeriod)
 		defer cancel()
 		if server.Shutdown(limited) != nil {
 			_ = server.Close() // cut off remaining requests

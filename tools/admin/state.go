@@ -80,7 +80,7 @@ func (l *pageState) refreshIfDue(now time.Time) {
 
 func (l *pageState) refreshIfDueLocked(now time.Time) {
 	if n := len(l.snapshots); n == 0 || now.Sub(l.snapshots[n-1].at) >= minSampleInterval-sampleSlack {
-		l.addSampleToHistory(now)
+		l.addSampleToHistoryLocked(now)
 	}
 	stats := l.snapshots[len(l.snapshots)-1].stats
 	if now.Sub(l.lastRequest) >= watchedTimeout {
@@ -99,7 +99,7 @@ func (l *pageState) listenAddr() net.Addr {
 	return nil
 }
 
-func (l *pageState) addSampleToHistory(now time.Time) {
+func (l *pageState) addSampleToHistoryLocked(now time.Time) {
 	m := snapshot{at: now, stats: l.source.Stats()}
 	if l.start.IsZero() {
 		l.start = now

@@ -77,12 +77,12 @@ func listConnTraffic(s tcp.Stats, listenAddr net.Addr) ([]sock.ConnInfo, error) 
 	return talks, err
 }
 
-func (t *topTalkers) computeRatesAndTop(now time.Time, talks []sock.ConnInfo) {
+func (t *topTalkers) computeRatesAndTop(now time.Time, conns []sock.ConnInfo) {
 	before, first := t.counts, t.counts == nil
-	t.elapsed, t.at, t.connCount = now.Sub(t.at), now, len(talks)
-	t.counts = make(map[uint64]byteCounts, len(talks))
+	t.elapsed, t.at, t.connCount = now.Sub(t.at), now, len(conns)
+	t.counts = make(map[uint64]byteCounts, len(conns))
 	t.top = t.top[:0]
-	for _, talk := range talks {
+	for _, talk := range conns {
 		t.counts[talk.Cookie] = byteCounts{talk.BytesIn, talk.BytesOut}
 		one := talker{ConnInfo: talk}
 		if !first {

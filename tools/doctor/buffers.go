@@ -34,9 +34,9 @@ func (x *analysis) roundUpToPages(bytes int64) int64 {
 	return saturatingMul(ceilDiv(bytes, x.pageSize()), x.pageSize())
 }
 
-// refusablePagesPerConn returns the number of memory pages that the unread data of one connection occupies. It returns
-// 0 if the data is so short that the kernel buffers it even if a limit is exceeded.
-func (x *analysis) refusablePagesPerConn() int64 {
+// unreadPagesPerConnZeroIfShort returns the number of memory pages that the unread data of one connection occupies. It
+// returns 0 if the data is so short that the kernel buffers it even if a limit is exceeded.
+func (x *analysis) unreadPagesPerConnZeroIfShort() int64 {
 	// The kernel accepts a first segment regardless of limits.
 	if x.p.Unread <= maxSegmentBytes {
 		return 0
@@ -49,7 +49,7 @@ var _ = registerWall(Wall{
 	Effect: "data after a connection's first segment is dropped and resent until the application reads (TcpExtTCPRcvQDrop, PruneCalled; " +
 		"\"TCP: out of memory -- consider tuning tcp_mem\" in the kernel's log): writes wait, or fail with EAGAIN",
 	Source: ipPage + "#tcp-variables", Unit: "bytes", Beyond: true,
-}, func(x *analysis, w *Wall) bool { return x.fillTCPMemWall(w, 2, x.refusablePagesPerConn()) },
+}, func(x *analysis, w *Wall) bool { return x.fillTCPMemWall(w, 2, x.unreadPagesPerConnZeroIfShort()) },
 	sysctlInfo{name: tcpMemName, isAmount: true, machineWide: true, defaultValue: "64 128 256"})
 
 var _ = registerWall(Wall{
@@ -86,7 +86,7 @@ var _ = registerWall(Wall{
 	Effect: "data after a connection's first segment is dropped and resent, as with tcp_mem",
 	Source: "https://docs.kernel.org/admin-guide/cgroup-v1/memory.html", Unit: "bytes", Beyond: true,
 }, func(x *analysis, w *Wall) bool {
-	c, each := x.f.Cgroup.Sockets, x.refusablePagesPerConn()
+	c, each := x.f.Cgroup.Sockets, x.unreadPagesPerConnZeroIfShort()
 	if c.Max <= 0 {
 		return false
 	}

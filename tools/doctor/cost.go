@@ -27,7 +27,7 @@ func PredictCosts(f *Facts, p Plan) (Cost, error) {
 	x := newAnalysis(f, r.Plan)
 	first := &x.endpoints[0]
 	return Cost{
-		Kernel: x.kernelBytesPerConn(), User: x.userBytesPerConn(), Base: x.processBytesWithoutConns(), Loops: int(x.loopsPerProcess(first, x.n)),
+		Kernel: x.kernelBytesPerConn(), User: x.userBytesPerConn(), Base: x.baseBytesOfAllProcesses(), Loops: int(x.loopsPerProcess(first, x.n)),
 		Descriptors: min(addEighthAndRoundUp(saturatingAdd(first.connsPerProcessWithMargin(x.n), sock.ReservedDescriptors)), maxDescriptors),
 	}, nil
 }

@@ -61,7 +61,7 @@ func (x *analysis) adviceWithoutHigherNofile() string {
 	case x.isSideLocal(Server):
 		room := subtractDownToZero(x.f.Process.Nofile.Hard, sock.ReservedDescriptors)
 		for n := int64(2); n <= maxProcesses; n++ {
-			if shareWithRandomMargin(x.n, n) <= room {
+			if shareWithImbalanceMargin(x.n, n) <= room {
 				return fmt.Sprintf("serve with %d worker processes (--processes %d), which have a limit each; a table for each loop is not available: %s", n, n, x.f.Shards)
 			}
 		}

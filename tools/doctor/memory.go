@@ -94,7 +94,7 @@ func (x *analysis) userBytesPerConnOnEndpoint(e *localEndpoint) int64 {
 	return goroutineConn
 }
 
-func (x *analysis) processBytesWithoutConns() int64 {
+func (x *analysis) baseBytesOfAllProcesses() int64 {
 	sum := saturatingMul(x.countProcessesOfPlan(), processBase)
 	for i := range x.endpoints {
 		e, loop := &x.endpoints[i], int64(epollBase)
@@ -156,11 +156,11 @@ func (x *analysis) cgroupBytesPerConn() int64 {
 }
 
 func (x *analysis) memoryNeededByPlan(bytesPerConn int64) int64 {
-	return saturatingAdd(x.processBytesWithoutConns(), saturatingMul(bytesPerConn, x.n))
+	return saturatingAdd(x.baseBytesOfAllProcesses(), saturatingMul(bytesPerConn, x.n))
 }
 
 func (x *analysis) fillMemoryWall(w *Wall, available, bytesPerConn int64) {
-	w.Holds = subtractDownToZero(available, x.processBytesWithoutConns()) / bytesPerConn
+	w.Holds = subtractDownToZero(available, x.baseBytesOfAllProcesses()) / bytesPerConn
 	w.What += fmt.Sprintf(": %s bytes for a connection", format.Count(bytesPerConn))
 	if !x.isExceededByPlan(w) {
 		return

@@ -120,7 +120,7 @@ func requirementsBeyondDefaults(r *Report) (*requirements, error) {
 		case Sysctl:
 			c.From = r.Facts.Sysctls[c.Name]
 			c.To = c.valueSatisfyingBoth(c.From, c.To)
-			l.Sysctls = append(l.Sysctls, requiredSysctl{c, cmp.Or(bare.describeWallsMovedBy(c), r.describeWallsMovedBy(c))})
+			l.Sysctls = append(l.Sysctls, requiredSysctl{c, cmp.Or(bare.describeWallsRaisedBy(c), r.describeWallsRaisedBy(c))})
 		case Nofile:
 			l.Nofile = higherLimitZeroIfUnlimited(c.To, r.Facts.Process.Nofile.Hard)
 		case Memlock:
@@ -181,7 +181,7 @@ func factsWithDefaultsWithoutUsage(f *Facts) *Facts {
 	return &bare
 }
 
-func (r *Report) describeWallsMovedBy(c Change) string {
+func (r *Report) describeWallsRaisedBy(c Change) string {
 	var whats []string
 	for _, w := range r.Walls {
 		moves := slices.ContainsFunc(w.Changes, func(o Change) bool { return o.Kind == c.Kind && o.Name == c.Name })

@@ -80,11 +80,11 @@ func (r *Report) Changes() []Change {
 		}
 	}
 	// No limit of descriptors can exceed this setting, so the setting must be raised first.
-	slices.SortStableFunc(all, func(a, b Change) int { return changePriority(a) - changePriority(b) })
+	slices.SortStableFunc(all, func(a, b Change) int { return changeSortRank(a) - changeSortRank(b) })
 	return all
 }
 
-func changePriority(c Change) int {
+func changeSortRank(c Change) int {
 	if c.Name == "fs.nr_open" || c.Name == reservedName {
 		return 0
 	}

@@ -211,7 +211,7 @@ func (p *Plan) serveCommand() string {
 	}
 	if p.Processes > 1 {
 		line += fmt.Sprintf(" --processes %d", p.Processes)
-		most = p.Processes * int(shareWithRandomMargin(int64(most), int64(p.Processes)))
+		most = p.Processes * int(shareWithImbalanceMargin(int64(most), int64(p.Processes)))
 	}
 	return line + fmt.Sprintf(" --max-conns %d --first-byte-timeout never", most)
 }

@@ -127,10 +127,10 @@ func (x *analysis) countProcessesOfPlan() int64 {
 }
 
 func (e *localEndpoint) connsPerProcessWithMargin(connections int64) int64 {
-	return shareWithRandomMargin(connections, int64(e.processes))
+	return shareWithImbalanceMargin(connections, int64(e.processes))
 }
 
-func shareWithRandomMargin(connections, processes int64) int64 {
+func shareWithImbalanceMargin(connections, processes int64) int64 {
 	even := ceilDiv(connections, processes)
 	if processes > 1 {
 		// The kernel distributes connections randomly. The margin is four standard deviations.

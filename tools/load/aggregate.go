@@ -72,9 +72,9 @@ func (r *loadRun) buildIntervalSinceLast() *Interval {
 	return i
 }
 
-// estimatePlannedAndUntaken returns two numbers for an open loop. plannedSoFar is the number of messages whose planned time has
-// come. untaken is how many of these messages no connection has taken yet. If the planned times are random, both numbers
-// are estimates.
+// estimatePlannedAndUntaken returns two numbers for an open loop. plannedSoFar is the number of messages whose planned
+// time has come. untaken is how many of these messages no connection has taken yet. If the planned times are random,
+// both numbers are estimates.
 func (r *loadRun) estimatePlannedAndUntaken(s totals, now time.Duration) (plannedSoFar, untaken int64) {
 	taken := pacer.CountsBeforeAndInWindow{Before: s.run[nEarly], Within: s.run[nPlanned]}
 	if r.generator.mode == openLoop {

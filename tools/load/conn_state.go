@@ -100,8 +100,8 @@ func (s *connTable) allocatedCount() int {
 	return s.nextUnused
 }
 
-// forEachOpenOrClosedConnUnderLock calls the function visit for every connection, including closed ones. If visit returns
-// false, no further connections are visited. During each call, the lock of the connection's shard is held.
+// forEachOpenOrClosedConnUnderLock calls the function visit for every connection, including closed ones. If visit
+// returns false, no further connections are visited. During each call, the lock of the connection's shard is held.
 func (s *connTable) forEachOpenOrClosedConnUnderLock(shards []*shard, visit func(*shard, *connState) (goOn bool)) {
 	s.mu.Lock()
 	owners := s.chunkOwners[:len(s.chunkOwners):len(s.chunkOwners)]

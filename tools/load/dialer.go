@@ -140,9 +140,10 @@ type source struct {
 	count int
 }
 
-// planSources distributes connections evenly over the addresses addrsElseKernelChooses. If addrsElseKernelChooses is empty, the
-// kernel usually chooses the source address. However, if more than maxPerLoopbackSource connections go to an IPv4 loopback
-// address, they are distributed over several loopback addresses. If maxPerLoopbackSource is 0, there is no limit.
+// planSources distributes connections evenly over the addresses addrsElseKernelChooses. If addrsElseKernelChooses is
+// empty, the kernel usually chooses the source address. However, if more than maxPerLoopbackSource connections go to an
+// IPv4 loopback address, they are distributed over several loopback addresses. If maxPerLoopbackSource is 0, there is
+// no limit.
 func planSources(target netip.Addr, connections int, addrsElseKernelChooses []netip.Addr, maxPerLoopbackSource int) []source {
 	addrs := addrsElseKernelChooses
 	if len(addrs) == 0 {

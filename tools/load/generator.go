@@ -327,9 +327,9 @@ func (g *generator) recordLatenciesLocked(s *shard, cs *connState, answers int, 
 	}
 }
 
-// recordOpenLoopLatenciesLocked records a latency and a service time for each answer of an open loop. The latency begins at
-// the planned time of the message, and the service time begins when the message was sent. The message Config.First is
-// skipped, because it has no planned time.
+// recordOpenLoopLatenciesLocked records a latency and a service time for each answer of an open loop. The latency
+// begins at the planned time of the message, and the service time begins when the message was sent. The message
+// Config.First is skipped, because it has no planned time.
 func (g *generator) recordOpenLoopLatenciesLocked(s *shard, cs *connState, answers int, now time.Duration) {
 	for k := range uint64(answers) {
 		if g.script.hasFirst && cs.answered+k == 0 {

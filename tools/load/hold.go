@@ -148,8 +148,8 @@ func (g *generator) handleHeldLineOrFrameLocked(c *engine.Conn, s *shard, frame 
 	return nil
 }
 
-// recordBroadcastOrRepeatLocked counts a broadcast that a connection has received. If the connection has received the same
-// broadcast before, the broadcast counts as repeated. The caller holds the shard's lock.
+// recordBroadcastOrRepeatLocked counts a broadcast that a connection has received. If the connection has received the
+// same broadcast before, the broadcast counts as repeated. The caller holds the shard's lock.
 func (g *generator) recordBroadcastOrRepeatLocked(c *engine.Conn, s *shard, now time.Duration) {
 	if c.Value() == any(&s.heard) {
 		s.totals.run[nHeardAgain]++

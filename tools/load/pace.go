@@ -36,8 +36,8 @@ func (g *generator) capAtQuotaAndWindowEndLocked(cs *connState, wanted int, now 
 	return wanted
 }
 
-// scheduleNextMessagesLocked marks the next messages of a connection as due, or sets timers for them. The caller calls it
-// when the traffic of the connection starts and when answers arrive. It has no effect in a flood.
+// scheduleNextMessagesLocked marks the next messages of a connection as due, or sets timers for them. The caller calls
+// it when the traffic of the connection starts and when answers arrive. It has no effect in a flood.
 func (g *generator) scheduleNextMessagesLocked(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	begins := cs.flags&connPastFirst == 0
 	cs.flags |= connPastFirst
@@ -358,8 +358,8 @@ func (g *generator) skipConnPlanUntil(cs *connState, end time.Duration, randomDr
 	return g.table.plans[cs.index].SkipDueBefore(&g.curve, g.connSeed(cs), time.Duration(g.windowStart.Load()), end, randomDrawsLeft)
 }
 
-// forEachOpenConnPlanUnderLock calls the function visit for each open connection, with its plan. If visit returns false, no
-// further connections are visited. During each call, the shard's lock is held.
+// forEachOpenConnPlanUnderLock calls the function visit for each open connection, with its plan. If visit returns
+// false, no further connections are visited. During each call, the shard's lock is held.
 func (g *generator) forEachOpenConnPlanUnderLock(visit func(*connState, *pacer.SendPlan) (goOn bool)) {
 	g.table.forEachOpenOrClosedConnUnderLock(g.shards, func(_ *shard, cs *connState) bool {
 		return cs.flags&connClosed != 0 || visit(cs, &g.table.plans[cs.index])

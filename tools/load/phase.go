@@ -344,8 +344,8 @@ type rateSampler struct {
 	Steadiness
 }
 
-// addRateIfIntervalPassed adds a sample of the receive rate if p.interval has passed since the last one. bytesSinceWindowStart
-// counts bytes since the window began.
+// addRateIfIntervalPassed adds a sample of the receive rate if p.interval has passed since the last one.
+// bytesSinceWindowStart counts bytes since the window began.
 func (p *rateSampler) addRateIfIntervalPassed(now time.Duration, bytesSinceWindowStart int64) (added bool) {
 	if now-p.lastSample < p.interval {
 		return false

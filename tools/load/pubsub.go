@@ -309,8 +309,8 @@ func (h *pubsubRun) verifyDeliveriesOrCountSlowBytes(c *engine.Conn, m *pubsubMe
 	return used
 }
 
-// verifyAndRecordDeliveryLocked verifies and records the delivery at the beginning of the input. If the input begins with
-// something else, such as a ping of the server, it is passed to handleNonMessage. consumed is 0 if the input is
+// verifyAndRecordDeliveryLocked verifies and records the delivery at the beginning of the input. If the input begins
+// with something else, such as a ping of the server, it is passed to handleNonMessage. consumed is 0 if the input is
 // incomplete or wrong.
 //
 // When the last missing delivery of a message has arrived, fullyDeliveredBy is the publisher of the message. Otherwise,
@@ -556,8 +556,8 @@ func (h *pubsubRun) countMessagesByTopic(publishedByPublisher []int64) []int64 {
 	return each
 }
 
-// countMissingOfAllPublishersLocked returns how many deliveries to subscribers of this generator are missing. It includes
-// messages from publishers of other generators. The field publishedByAll must be set. The caller holds mu.
+// countMissingOfAllPublishersLocked returns how many deliveries to subscribers of this generator are missing. It
+// includes messages from publishers of other generators. The field publishedByAll must be set. The caller holds mu.
 func (h *pubsubRun) countMissingOfAllPublishersLocked() int64 {
 	n := h.lostReceived + h.lostGaps
 	for topic, subscribers := range h.subscribersByTopic {

@@ -159,8 +159,8 @@ func (r *reconnector) targetOfPeerElseNextUnix(peer netip.AddrPort) resolvedTarg
 	return paths[r.nextSource%len(paths)]
 }
 
-// dialQueuedWhileSlotsFreeLocked starts queued attempts until maxHalfOpen attempts are in progress or the queue is empty. The
-// caller holds r.mu.
+// dialQueuedWhileSlotsFreeLocked starts queued attempts until maxHalfOpen attempts are in progress or the queue is
+// empty. The caller holds r.mu.
 func (r *reconnector) dialQueuedWhileSlotsFreeLocked() {
 	for len(r.queued) > 0 && r.dialing < maxHalfOpen {
 		o := r.queued[0]

@@ -108,8 +108,8 @@ func (c Config) withFirstStepRateAndDuration() Config {
 	return c
 }
 
-// searchOrTryReceivedRates searches for the highest rate that meets the goal. If cfg.Begin is set, it does not search, but tries only
-// the rates that it receives from cfg.Begin. The same connections are used for all rates.
+// searchOrTryReceivedRates searches for the highest rate that meets the goal. If cfg.Begin is set, it does not search,
+// but tries only the rates that it receives from cfg.Begin. The same connections are used for all rates.
 func searchOrTryReceivedRates(ctx context.Context, cfg Config) (*Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err

@@ -147,7 +147,8 @@ func (s *shard) initAndCountEstablishedConn(table *connTable, ref engine.Ref, sh
 	return cs
 }
 
-// allocConnIndexLocked returns the index of an unused connState. ok is false if the table is full. The caller holds s.mu.
+// allocConnIndexLocked returns the index of an unused connState. ok is false if the table is full. The caller holds
+// s.mu.
 func (s *shard) allocConnIndexLocked(table *connTable, shardIndex int) (index uint32, ok bool) {
 	if n := len(s.freeConns); n > 0 {
 		index, s.freeConns = s.freeConns[n-1], s.freeConns[:n-1]

@@ -100,8 +100,8 @@ type goroutineEngine struct {
 	killed           chan struct{} // closed when connections must end at once
 	killOnce         sync.Once
 	running          sync.WaitGroup
-	schedulerDone    sync.WaitGroup // waits for callConfigSchedulerWhenDue
-	workDone         chan struct{}  // closed when everything but callConfigSchedulerWhenDue has ended
+	schedulerDone    sync.WaitGroup // waits for runConfigSchedulerLoop
+	workDone         chan struct{}  // closed when everything but runConfigSchedulerLoop has ended
 	done             chan struct{}  // closed when everything has ended
 
 	mu     sync.Mutex

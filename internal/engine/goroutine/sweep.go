@@ -144,8 +144,8 @@ func (k *pausableClock) removeLimit() {
 	k.lastAdvance = 0
 }
 
-// nextSweepConns returns the connections to sweep next. period is the time in which all connections are swept once. If
-// period is 0, or if connections have a timer, deadline or expiry, FastSweepPeriod applies instead.
+// nextSweepConns returns the connections to sweep next. fullSweepPeriod is the time in which all connections are swept
+// once. If fullSweepPeriod is 0, or if connections have a timer, deadline or expiry, FastSweepPeriod applies instead.
 func (e *goroutineEngine) nextSweepConns(fullSweepPeriod time.Duration) []*conn {
 	if e.expiringConns.Load() > 0 || fullSweepPeriod == 0 {
 		fullSweepPeriod = engine.FastSweepPeriod

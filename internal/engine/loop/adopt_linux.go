@@ -48,7 +48,8 @@ func (e *loopEngine) Adopt(conn net.Conn, listener int, alreadyRead []byte) erro
 
 // enqueueAdoption duplicates the descriptor of conn, and passes the duplicate, dupFD, to the loop. alreadyRead is input
 // that the caller has already read from conn. If the loop has its own descriptor table, copiedToShard must not be nil.
-// The loop then copies dupFD into its table and closes the channel copiedToShard. After that, the caller must close dupFD.
+// The loop then copies dupFD into its table and closes the channel copiedToShard. After that, the caller must close
+// dupFD.
 func (l *Loop) enqueueAdoption(conn net.Conn, listener int, alreadyRead []byte, copiedToShard chan struct{}) (dupFD int32, err error) {
 	if l.pendingAdoptions.Add(1) > maxQueuedRequests {
 		l.pendingAdoptions.Add(-1)

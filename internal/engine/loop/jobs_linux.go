@@ -70,12 +70,12 @@ func (l *Loop) QueueJobOnLoop(job engine.LoopJob, requests int) (queued bool) {
 	return l.acceptsJobs
 }
 
-// jobRequestsPerTurn is the number of requests for jobs that one loop iteration should get. NextEventBatchSize limits the
-// number of events accordingly.
+// jobRequestsPerTurn is the number of requests for jobs that one loop iteration should get. NextEventBatchSize limits
+// the number of events accordingly.
 const jobRequestsPerTurn = 64 // more could leave the CPU's caches before they are answered
 
-// NextEventBatchSize returns the number of events to handle in the next loop iteration, at most maxBatch. lastHandled is
-// the number of events that the last iteration has handled. If each of these events brought several requests on
+// NextEventBatchSize returns the number of events to handle in the next loop iteration, at most maxBatch. lastHandled
+// is the number of events that the last iteration has handled. If each of these events brought several requests on
 // average, NextEventBatchSize reduces the number, so that the iteration gets about jobRequestsPerTurn requests.
 func (l *Loop) NextEventBatchSize(lastHandled, maxBatch int) int {
 	n := l.jobRequests

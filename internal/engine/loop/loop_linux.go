@@ -77,7 +77,7 @@ type Loop struct {
 	submitQueue  poolSubmitter // connections that wait for capacity in the pool
 	jobs         deque.Deque[engine.LoopJob]
 	acceptsJobs  bool
-	jobRequests  int // requests of the jobs queued since the last NextEventBatch
+	jobRequests  int // requests of the jobs queued since the last NextEventBatchSize
 
 	// pendingActions lists connections whose state was changed by an event of another connection or by the Scheduler.
 	pendingActions []*engine.Conn

@@ -57,8 +57,8 @@ type observedTurn struct {
 	reported  bool
 }
 
-// reportAndMoveOthersIfStuck logs and counts the loop if it is stuck in an iteration. With Config.AutoWorkers, it also makes
-// the other loops move their handlers to workers. lastObserved describes the iteration that the previous call has
+// reportAndMoveOthersIfStuck logs and counts the loop if it is stuck in an iteration. With Config.AutoWorkers, it also
+// makes the other loops move their handlers to workers. lastObserved describes the iteration that the previous call has
 // observed. reportAndMoveOthersIfStuck updates it.
 func (l *Loop) reportAndMoveOthersIfStuck(lastObserved *observedTurn) {
 	clock, now := l.host.Clock(), engine.MonotonicNow()

@@ -58,7 +58,8 @@ func TestDescriptorTables(t *testing.T) {
 	})
 }
 
-// A server on package net accepts no more connections than the limit allows. The other clients wait in its accept queue.
+// A server on package net accepts no more connections than the limit allows. The other clients wait in its accept
+// queue.
 func TestEMFILE(t *testing.T) {
 	w := newTestNamespace(t)
 	w.setSysctl("net.core.somaxconn", "4096")

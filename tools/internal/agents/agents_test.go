@@ -396,7 +396,8 @@ func parseAllowedList(t *testing.T, texts ...string) (all []AllowedTarget) {
 	return all
 }
 
-// TestOpenFails makes each step of connectAndStartLocalAgents fail: Run returns an error and leaves nothing behind.
+// TestOpenFails makes each step of startOrConnectNATSAndLocalAgents fail: Run returns an error and leaves nothing
+// behind.
 func TestOpenFails(t *testing.T) {
 	taken := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer taken.Close()

@@ -120,7 +120,7 @@ func RunOnAgents(ctx context.Context, o Options, cfg load.Config) (resultSoFar *
 	o.version = cmp.Or(o.version, version.MyriadVersion())
 	c := &coordinator{Options: o, cfg: cfg, run: newRandomID(), messages: make(chan *nats.Msg, maxQueued), warnings: make(chan string, 1)}
 	defer c.stopLocalAgentsAndClose()
-	if err := c.connectAndStartLocalAgents(); err != nil {
+	if err := c.startOrConnectNATSAndLocalAgents(); err != nil {
 		return nil, err
 	}
 	defer c.stopAndReleaseAgents()
@@ -146,9 +146,10 @@ func (o *Options) RequireCredentialsUnlessLoopback() error {
 	return nil
 }
 
-// connectAndStartLocalAgents connects to NATS, and starts a NATS server and local agents if the options require them.
-// The caller must call stopLocalAgentsAndClose afterwards, even if connectAndStartLocalAgents returns an error.
-func (c *coordinator) connectAndStartLocalAgents() (err error) {
+// startOrConnectNATSAndLocalAgents connects to NATS, and starts a NATS server and local agents if the options require
+// them. The caller must call stopLocalAgentsAndClose afterwards, even if startOrConnectNATSAndLocalAgents returns an
+// error.
+func (c *coordinator) startOrConnectNATSAndLocalAgents() (err error) {
 	url, connect := c.URL, func(all ...nats.Option) (*nats.Conn, error) { return nats.Connect(c.URL, all...) }
 	if c.URL == "" {
 		c.server, err = natsd.Start(natsd.Config{Addr: c.Listen, Token: c.Token, MaxPayload: maxMessage, TLS: c.ListenTLS, Warn: c.keepWarningIfNonePending})
@@ -460,11 +461,11 @@ func (c *coordinator) measureClockAndSendPart(ctx context.Context, m *memberAgen
 
 func (c *coordinator) sendOrdersToAll() {
 	for _, m := range c.members {
-		c.sendOrdersOnceTo(m)
+		c.sendOrdersTo(m)
 	}
 }
 
-func (c *coordinator) sendOrdersOnceTo(m *memberAgent) {
+func (c *coordinator) sendOrdersTo(m *memberAgent) {
 	if data, err := encodeMessage(c.version, heartbeatKind, c.run, m.orders); err == nil {
 		_ = publishIfNotTooLarge(c.conn, agentSubject+m.id, data) // the next heartbeat repeats the orders
 	}
@@ -473,7 +474,7 @@ func (c *coordinator) sendOrdersOnceTo(m *memberAgent) {
 func (c *coordinator) stopAndReleaseAgents() {
 	for _, m := range c.members {
 		m.orders = orders{Stop: m.isReportPending(), Over: true}
-		c.sendOrdersOnceTo(m)
+		c.sendOrdersTo(m)
 	}
 	_ = c.conn.FlushTimeout(writeTimeout) // agents that miss the message will notice the silence
 }

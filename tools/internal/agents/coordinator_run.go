@@ -203,7 +203,7 @@ func (c *coordinator) markLostAndOrderItToStop(m *memberAgent, reason string) {
 		c.losses = make(map[string]int64)
 	}
 	c.losses["agent "+m.Name+" lost"] = 1
-	c.sendOrdersOnceTo(m)
+	c.sendOrdersTo(m)
 }
 
 func (c *coordinator) processAgentMessage(msg *nats.Msg) {
@@ -287,7 +287,7 @@ func (c *coordinator) releaseWithResultOrMarkLost(m *memberAgent, resultOrNil *l
 		return
 	}
 	m.result, m.ended, m.orders.Over = m.toLocalClockAndNameLimits(resultOrNil), earlyEndReason, true
-	c.sendOrdersOnceTo(m)
+	c.sendOrdersTo(m)
 }
 
 // toLocalClockAndNameLimits converts result.Start from the agent's clock to the local clock, and adds the agent's name

@@ -56,8 +56,8 @@ func encodeMessage(version, kind, senderID string, body any) ([]byte, error) {
 }
 
 // decodeMessageHeader parses a message, but does not decode its body. If the sender uses another protocol or another
-// version of Myriad, decodeMessageHeader returns the message and errVersion.
-func decodeMessageHeader(data []byte, version string) (*message, error) {
+// wantVersion of Myriad, decodeMessageHeader returns the message and errVersion.
+func decodeMessageHeader(data []byte, wantVersion string) (*message, error) {
 	if len(data) > maxMessage {
 		return nil, fmt.Errorf("message has %d bytes; expected at most %d", len(data), maxMessage)
 	}
@@ -68,7 +68,7 @@ func decodeMessageHeader(data []byte, version string) (*message, error) {
 	if id, err := hex.DecodeString(m.From); err != nil || len(id) != idBytes {
 		return nil, fmt.Errorf("message has the sender %.64q; expected an ID", m.From)
 	}
-	if m.Protocol != protocol || m.Version != version {
+	if m.Protocol != protocol || m.Version != wantVersion {
 		return m, errVersion
 	}
 	return m, nil

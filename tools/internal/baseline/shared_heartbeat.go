@@ -26,9 +26,9 @@ var heartbeatShapes = []string{HeartbeatTickers, HeartbeatBatches, HeartbeatHeap
 
 const heartbeatBatches = 64
 
-// withSharedHeartbeatsAndReadDeadline returns a handler that adds heartbeats and read deadlines to the given handler. A goroutine that
-// sends heartbeats serves many connections. With HeartbeatTickers, in contrast, each connection has a goroutine for its
-// heartbeats.
+// withSharedHeartbeatsAndReadDeadline returns a handler that adds heartbeats and read deadlines to the given handler. A
+// goroutine that sends heartbeats serves many connections. With HeartbeatTickers, in contrast, each connection has a
+// goroutine for its heartbeats.
 func (s *plainServer) withSharedHeartbeatsAndReadDeadline(ctx context.Context, handle func(net.Conn, int), o Options) func(net.Conn, int) {
 	start := s.startHeartbeatBatches
 	if o.HeartbeatBy == HeartbeatHeap {

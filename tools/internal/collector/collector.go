@@ -110,9 +110,9 @@ func (c *Collector[S]) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// NewHistogramMetric returns a histogram with the given number and sum of values. countPerBucket contains the number of values
-// in each bucket. The function bound returns the upper bound of bucket i. The last bucket has no upper bound, so bound
-// is not called for this bucket.
+// NewHistogramMetric returns a histogram with the given number and sum of values. countPerBucket contains the number of
+// values in each bucket. The function upperBound returns the upper bound of bucket i. The last bucket has no upper
+// bound, so upperBound is not called for this bucket.
 func NewHistogramMetric[N int64 | uint64](d *prometheus.Desc, count N, sum time.Duration, countPerBucket []N, upperBound func(i int) time.Duration) prometheus.Metric {
 	upTo := make(map[float64]uint64, len(countPerBucket))
 	var below N

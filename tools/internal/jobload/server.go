@@ -24,9 +24,9 @@ const (
 // maxAtOnce limits the concurrent jobs of the shape Limited.
 const maxAtOnce = 100
 
-// serveJobsOverHTTPUntilStdinEnds runs an HTTP server that does the work of one job for each request. It writes the server's
-// address to the writer out. It returns when ctx ends, or when standard input is closed because the parent process has
-// ended.
+// serveJobsOverHTTPUntilStdinEnds runs an HTTP server that does the work of one job for each request. It writes the
+// server's address to the writer addrOut. It returns when ctx ends, or when standard input is closed because the parent
+// process has ended.
 func serveJobsOverHTTPUntilStdinEnds(ctx context.Context, p Plan, addrOut io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

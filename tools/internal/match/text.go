@@ -25,8 +25,8 @@ func countOccurrences(text, in []byte) (usedBeforePartial, answers int) {
 	}
 }
 
-// lenOfSuffixThatStartsText returns the length of the input's longest suffix that is a prefix of the text. The input must
-// not contain the whole text.
+// lenOfSuffixThatStartsText returns the length of the input's longest suffix that is a prefix of the text. The input
+// must not contain the whole text.
 func lenOfSuffixThatStartsText(text, in []byte) int {
 	end := in[max(0, len(in)-len(text)+1):]
 	for len(end) > 0 {

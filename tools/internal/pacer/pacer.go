@@ -76,12 +76,12 @@ type CountsBeforeAndInWindow struct {
 	Before, Within int64
 }
 
-// SkipDueBefore drops the messages whose planned times are before end. It returns how many of these times are before the
-// measured window, and how many are in the window.
+// SkipDueBefore drops the messages whose planned times are before end. It returns how many of these times are before
+// the measured window, and how many are in the window.
 //
-// If c.Poisson is set, exact counting requires one random time for each message. SkipDueBefore draws at most *drawsLeftUntilEstimate
-// random times, and subtracts the number of drawn times from *drawsLeftUntilEstimate. It estimates the number of the remaining
-// messages.
+// If c.Poisson is set, exact counting requires one random time for each message. SkipDueBefore draws at most
+// *drawsLeftUntilEstimate random times, and subtracts the number of drawn times from *drawsLeftUntilEstimate. It
+// estimates the number of the remaining messages.
 func (p *SendPlan) SkipDueBefore(c *RateCurve, seed uint64, windowStart, end time.Duration, drawsLeftUntilEstimate *int) (s CountsBeforeAndInWindow) {
 	if p.next == 0 {
 		return s
@@ -149,8 +149,8 @@ func (s *SharedPlan) storeNextDueLocked() {
 	s.next.Store(int64(next))
 }
 
-// EndNoLaterThan ends the plan at the given time, unless the plan ends earlier. No message is due at or after the end of the
-// plan.
+// EndNoLaterThan ends the plan at the given time, unless the plan ends earlier. No message is due at or after the end
+// of the plan.
 func (s *SharedPlan) EndNoLaterThan(end time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,8 +182,9 @@ func (s *SharedPlan) TakeNextIfDue(now time.Duration) (plannedAt time.Duration, 
 	return plannedAt, true
 }
 
-// SkipDueBefore drops the messages whose planned times are before now, and returns their numbers. If the curve is a Poisson
-// process, SkipDueBefore draws at most drawsUntilEstimate random times, and then estimates the number of the remaining messages.
+// SkipDueBefore drops the messages whose planned times are before now, and returns their numbers. If the curve is a
+// Poisson process, SkipDueBefore draws at most drawsUntilEstimate random times, and then estimates the number of the
+// remaining messages.
 func (s *SharedPlan) SkipDueBefore(now time.Duration, drawsUntilEstimate int) CountsBeforeAndInWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -34,9 +34,9 @@ func Scrape(t *testing.T, c prometheus.Collector) map[string]*dto.MetricFamily {
 	return byName
 }
 
-// FillWithUniqueValues sets each number, duration and string in v to a unique value, and adds an entry to the map want for each of
-// them. The key of the entry is the path of the field. The value is the text that a collector must output for the
-// field. *next is the last number that FillWithUniqueValues has used.
+// FillWithUniqueValues sets each number, duration and string in v to a unique value, and adds an entry to the map
+// valueByField for each of them. The key of the entry is the path of the field. The value is the text that a collector
+// must output for the field. *lastUsed is the last number that FillWithUniqueValues has used.
 func FillWithUniqueValues(v reflect.Value, path string, lastUsed *int64, valueByField map[string]string) {
 	switch {
 	case v.Kind() == reflect.Struct:
@@ -109,8 +109,8 @@ func countMetricAndLabelValues(families map[string]*dto.MetricFamily) map[string
 	return values
 }
 
-// CheckEachValueOnce checks that the collector outputs each value in fields exactly once. fields is a map that FillWithUniqueValues has filled.
-// The test fails if fields has fewer than minFields entries.
+// CheckEachValueOnce checks that the collector outputs each value in valueByField exactly once. valueByField is a map
+// that FillWithUniqueValues has filled. The test fails if valueByField has fewer than minFields entries.
 func CheckEachValueOnce(t *testing.T, c prometheus.Collector, valueByField map[string]string, minFields int) {
 	t.Helper()
 	got := countMetricAndLabelValues(Scrape(t, c))
@@ -141,9 +141,9 @@ func Lint(t *testing.T, c prometheus.Collector) {
 	}
 }
 
-// CheckConstLabels checks a collector's constant labels. Two collectors with different values of one label must fit into the same
-// registry, and every metric must have the label. metric is the name of a metric that each collector outputs once. A
-// collector with one of the reservedLabels labels must be rejected by a registry.
+// CheckConstLabels checks a collector's constant labels. Two collectors with different values of one label must fit
+// into the same registry, and every metric must have the label. metric is the name of a metric that each collector
+// outputs once. A collector with one of the reservedLabels labels must be rejected by a registry.
 func CheckConstLabels(t *testing.T, metric string, newCollector func(prometheus.Labels) prometheus.Collector, reservedLabels ...string) {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()

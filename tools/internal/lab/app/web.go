@@ -13,7 +13,7 @@ import (
 )
 
 // NewWebHandler returns the app Web as a net/http handler. The handler serves the files in filesDir under /static/.
-// NewWebHandler passes some of the handlers for single paths through the function quick: those that never block,
+// NewWebHandler passes some of the handlers for single paths through the function wrapQuick: those that never block,
 // compute only briefly and read no large body.
 func NewWebHandler(filesDir string, wrapQuick func(http.Handler) http.Handler) http.Handler {
 	mux := http.NewServeMux()

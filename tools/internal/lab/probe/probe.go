@@ -148,8 +148,8 @@ func (in RunInput) windowSamples() (from, to *result.Sample, ok bool) {
 }
 
 // CPUsUsedByOthers returns how many CPUs were busy on average with anything except this program, the server and the
-// load generator. If the machine is virtual, its host can also take CPU time away. ofWhichStolenByHost is the part of foreign
-// that the host took.
+// load generator. If the machine is virtual, its host can also take CPU time away. ofWhichStolenByHost is the part of
+// foreign that the host took.
 func CPUsUsedByOthers(r *result.Run) (foreign, ofWhichStolenByHost float64) {
 	in := RunInput{Run: r}
 	from, to, ok := in.windowSamples()

@@ -66,8 +66,8 @@ func roundToFourDigitsUnlessWhole(v float64) float64 {
 var sizeSuffix = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`-(unloaded|[0-9]+[a-zA-Z]?)$`) })
 
 // familiesDifferingInSize groups workloads into families. The workloads of a family have names that differ only in
-// their size. The map all contains all families, including families with a single workload. names contains the names of
-// the families with two or more workloads.
+// their size. The map workloadsByFamily contains all families, including families with a single workload.
+// namesOfSeveral contains the names of the families with two or more workloads.
 func familiesDifferingInSize(r *result.Report) (namesOfSeveral []string, workloadsByFamily map[string][]scenario.Workload) {
 	workloadsByFamily = make(map[string][]scenario.Workload)
 	for _, w := range r.Scenario.Workloads {

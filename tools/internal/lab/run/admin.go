@@ -98,9 +98,9 @@ func (a *adminClient) pollCountersUntilOrTimeout(ctx context.Context, timeout ti
 	}
 }
 
-// readSummedMetrics reads the server's metrics. The result maps the name of each metric to the sum of the metric's values. If
-// a metric has the label cause or le, the result also has an entry for each value of this label. The key of such an
-// entry is, for example, closed{peer}.
+// readSummedMetrics reads the server's metrics. The result maps the name of each metric to the sum of the metric's
+// values. If a metric has the label cause or le, the result also has an entry for each value of this label. The key of
+// such an entry is, for example, closed{peer}.
 func (a *adminClient) readSummedMetrics(ctx context.Context) (values map[string]float64, err error) {
 	values = make(map[string]float64)
 	err = a.fetchAndParse(ctx, "/metrics", func(in io.Reader) error {

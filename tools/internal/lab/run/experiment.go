@@ -161,10 +161,10 @@ func (s *experiment) runEvaluateAndWriteReports(ctx context.Context) (_ *result.
 
 // createRunResources creates the launcher, the files and the certificate that all runs use. The caller must call
 // release after the last run. If createRunResources returns an error, the caller must call release, too.
-func (s *experiment) createRunResources() (releaseEvenOnError func() error, err error) {
+func (s *experiment) createRunResources() (release func() error, err error) {
 	s.launcher = newLauncher()
 	tmp := ""
-	releaseEvenOnError = func() error {
+	release = func() error {
 		s.launcher.close()
 		if tmp == "" {
 			return nil
@@ -173,7 +173,7 @@ func (s *experiment) createRunResources() (releaseEvenOnError func() error, err 
 	}
 	if s.self = s.options.Self; s.self == "" {
 		if s.self, err = os.Executable(); err != nil {
-			return releaseEvenOnError, err
+			return release, err
 		}
 	}
 	if err := raiseDescriptorLimit(); err != nil {
@@ -185,7 +185,7 @@ func (s *experiment) createRunResources() (releaseEvenOnError func() error, err 
 	}
 	// The files are stored in the report's directory, so that a killed process leaves nothing elsewhere.
 	if tmp, err = os.MkdirTemp(s.options.Dir, ".files-*"); err != nil {
-		return releaseEvenOnError, err
+		return release, err
 	}
 	if s.files, err = filepath.Abs(tmp); err == nil {
 		err = os.WriteFile(filepath.Join(tmp, "page.css"), app.Large, 0o600)
@@ -193,7 +193,7 @@ func (s *experiment) createRunResources() (releaseEvenOnError func() error, err 
 	if err == nil && slices.ContainsFunc(s.steps, func(st scenario.Step) bool { return st.Workload.TLS }) {
 		s.cert, err = writeSelfSignedCertAndKey(s.files)
 	}
-	return releaseEvenOnError, err
+	return release, err
 }
 
 func (s *experiment) addNoteToReports(text string, args ...any) {
