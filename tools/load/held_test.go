@@ -22,8 +22,8 @@ import (
 func TestVerification(t *testing.T) {
 	t.Parallel()
 	const n, most = 200, 8
+	testkit.AcquireDescriptorsOrSkip(t, 2*n+50)
 	for _, loops := range []int{1, 3} {
-		testkit.AcquireDescriptorsOrSkip(t, 2*n+50)
 		var mu sync.Mutex
 		var waiting []func()
 		said, peak := map[string]bool{}, 0
