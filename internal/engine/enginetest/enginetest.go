@@ -156,10 +156,10 @@ var manyDescriptors = map[string]int{
 	"ShutdownRate when the connections end":     320,
 	"ShutdownRate when its context ends":        320,
 	"connection of a peer is closed among many": 760,
-	"hand over": 900,
-	"hand over that ends while a connection is saved":    900,
-	"hand over that ends while a connection is restored": 900,
-	"hand over while there are always broadcasts":        900,
+	"hand over": 760,
+	"hand over that ends while a connection is saved":    760,
+	"hand over that ends while a connection is restored": 760,
+	"hand over while there are always broadcasts":        760,
 }
 
 // handoverCases are for engines that can export connections.
