@@ -65,9 +65,12 @@ func (w *response) deferFileUntilHandlerReturns(f *os.File, offset, n int64) (de
 		return false
 	}
 	own, err := sock.DupFile(f)
+	if err != nil {
+		return false
+	}
 	w.trailing = trailingFile{own, offset, n}
 	w.x.fileSlots--
-	return err == nil
+	return true
 }
 
 func (l *trailingFile) close() {

@@ -267,6 +267,9 @@ func appendFixedHex(dst []byte, x uint64, digits int) []byte {
 }
 
 func parseFixedHex(in []byte) (x uint64, ok bool) {
+	if len(in) == 0 || len(in) > 16 {
+		return 0, false
+	}
 	for _, b := range in {
 		switch {
 		case b >= '0' && b <= '9':

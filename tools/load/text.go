@@ -339,8 +339,8 @@ var comparisonRows = []struct{ title, name string }{
 // figure is followed by its ratio to the figure of the first run. An unknown figure is shown as "-". A run without a
 // result is shown as "cut off".
 func WriteComparisonToFirst(w io.Writer, names []string, streams []*Stream) error {
-	if len(names) != len(streams) {
-		return fmt.Errorf("load: comparison: %d names for %d streams; expected one name for each", len(names), len(streams))
+	if len(names) != len(streams) || len(names) == 0 {
+		return fmt.Errorf("load: comparison: %d names for %d streams; expected at least one stream, and a name for each", len(names), len(streams))
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	row := func(title string, of func(*Result) string) {

@@ -62,8 +62,11 @@ the result to the coordinator and ends the agent; a second one ends it at once.`
 // Set implements pflag.Value for the flag --src. It adds the local addresses in sourceRange to the agent's Sources.
 func (f *agentFlags) Set(sourceRange string) error {
 	more, err := load.ExpandSourceRange(sourceRange, load.MaxSources-len(f.agent.Sources))
+	if err != nil {
+		return err
+	}
 	f.agent.Sources = append(f.agent.Sources, more...)
-	return err
+	return nil
 }
 
 func (f *agentFlags) String() string { return "" }

@@ -45,8 +45,11 @@ type parsedListFlag[T any] struct {
 
 func (l *parsedListFlag[T]) Set(text string) error {
 	parsed, err := l.parse(text)
+	if err != nil {
+		return err
+	}
 	*l.dest = append(*l.dest, parsed...)
-	return err
+	return nil
 }
 
 func (l *parsedListFlag[T]) String() string { return "" }
