@@ -98,7 +98,7 @@ func TestReplayOnWebSocket(t *testing.T) {
 	p.exchange(`{"op":"subscribe","topic":"k.c","since":3}`, `{"op":"error"*`)
 	h.Cluster.(*fakeKeepingCluster).full.Store(true)
 	p.exchange(`{"op":"publish","topic":"k.a","data":"x"}`, `{"op":"error","error":"the message can't be kept: the shelf is full"}`)
-	if s := h.Stats(); s.Refused.Unkept != 1 || s.Replay.Seq != 5 || s.Replay.Messages != 5 || s.Replay.Replayed != 4 || s.Replay.Gaps != 1 || !s.Replay.Ready {
+	if s := h.Stats(); s.Refused.NotStored != 1 || s.Replay.Seq != 5 || s.Replay.Messages != 5 || s.Replay.Replayed != 4 || s.Replay.Gaps != 1 || !s.Replay.Ready {
 		t.Errorf("%+v, %+v", s.Refused, s.Replay)
 	}
 }

@@ -54,10 +54,10 @@ type ClusterStats struct {
 	// Connected reports whether the node is connected to NATS. Disconnects counts lost connections to NATS.
 	Connected   bool
 	Disconnects int64
-	// Subjects is the number of NATS subjects to which the node is subscribed. All reports whether these are wildcards
-	// that cover all topics, for example because the hub has too many topics for separate subscriptions.
-	Subjects int64
-	All      bool
+	// Subjects is the number of NATS subjects to which the node is subscribed. SubscribedToAll reports whether these
+	// are wildcards that cover all topics, for example because the hub has too many topics for separate subscriptions.
+	Subjects        int64
+	SubscribedToAll bool
 	// Sent counts messages sent to other nodes. Waiting and WaitingBytes are the current size of the queue of messages
 	// to send. Unsent counts messages that were lost instead, for example because the queue was full.
 	Sent, Waiting, WaitingBytes, Unsent int64
@@ -72,8 +72,8 @@ type ClusterStats struct {
 // NodeStats describes another node of the cluster.
 type NodeStats struct {
 	Name string
-	// Here reports whether the node has announced itself in the last 3.5 seconds.
-	Here bool
+	// Present reports whether the node has announced itself in the last 3.5 seconds.
+	Present bool
 	// Subscriptions is the number of client subscriptions that the node last announced.
 	Subscriptions int64
 	// Received and Lost count messages as in ClusterStats, but only those from this node.

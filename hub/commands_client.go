@@ -125,7 +125,7 @@ func (b *commandBatch) handleClientReply() {
 func (h *Hub) appendClientInfo(dst []byte, conn *tcp.Conn) []byte {
 	var name, times, respFields string
 	var sub, psub, ssub int
-	userName, flag, lastCommand, queued := anyone.name, "N", commandsByID[0].name, -1
+	userName, flag, lastCommand, queued := unrestrictedUser.name, "N", commandsByID[0].name, -1
 	now := secondsSinceStart()
 	if holder, ok := conn.Value().(clientHolder); ok {
 		client := holder.hubClient()
@@ -186,7 +186,7 @@ func (f *clientFilter) matches(c *tcp.Conn) bool {
 	if f.clientType != "" && f.clientType != clientType {
 		return false
 	}
-	return f.user == "" || ok && cmp.Or(h.hubClient().user, anyone).name == f.user
+	return f.user == "" || ok && cmp.Or(h.hubClient().user, unrestrictedUser).name == f.user
 }
 
 func (b *commandBatch) parseFilterOptionOrReplyError(filter *clientFilter, name, value []byte) (ok bool) {

@@ -38,7 +38,7 @@ type fairWaiter struct {
 
 // userAndAddrQuotaOwners returns the user and address that are charged for a slot of a fairSemaphore.
 func userAndAddrQuotaOwners(c *client, ref tcp.Ref) (owners []quotaOwner) {
-	if c.user != nil && c.user != anyone {
+	if c.user != nil && c.user != unrestrictedUser {
 		owners = append(owners, quotaOwner{user: c.user})
 	}
 	if addr, _ := ref.RemoteAddr(); addr.IsValid() {

@@ -273,7 +273,7 @@ func TestReplayStepBounds(t *testing.T) {
 	}
 	r.SetLoaded(messages)
 	replay := func(kind Kind, names ...string) *clientReplay {
-		s := &clientReplay{hub: h, client: &client{user: anyone, format: formatEvents}, pos: Position{"e", 0}}
+		s := &clientReplay{hub: h, client: &client{user: unrestrictedUser, format: formatEvents}, pos: Position{"e", 0}}
 		for _, name := range names {
 			s.topics = append(s.topics, &topic{kind: kind, name: name})
 		}

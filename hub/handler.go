@@ -12,7 +12,8 @@ import (
 )
 
 // Handler returns a handler for a tcp.Server. The handler serves RESP2, RESP3, and HTTP with WebSockets and server-sent
-// events on the same port. A connection's first bytes determine its protocol. All handlers of a hub are equivalent.
+// events on the same port. A connection's first bytes determine its protocol. SubscribedToAll handlers of a hub are
+// equivalent.
 func (h *Hub) Handler() tcp.Handler { return redisOrHTTPHandler{hub: h} }
 
 type redisOrHTTPHandler struct {

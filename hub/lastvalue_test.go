@@ -123,7 +123,7 @@ func TestLastValueEviction(t *testing.T) {
 		h := &Hub{Limits: c.limits}
 		for step := range strings.FieldsSeq(c.script) {
 			if len(step) == 1 {
-				testkit.RequireNoError(t, h.subscribeWithoutConn(&client{user: anyone}, Topic, step))
+				testkit.RequireNoError(t, h.subscribeWithoutConn(&client{user: unrestrictedUser}, Topic, step))
 			} else {
 				h.publishAll(t, step[:1], step[1:])
 			}

@@ -31,17 +31,17 @@ type Limits struct {
 	MaxPatternWork int
 	// MaxPatternCost limits the total cost of one client's patterns. The cost of a pattern is the work that it adds to
 	// a publish, in units of MaxPatternWork, plus 1 for every 64 bytes of its compiled form. Most patterns add no work.
-	// All clients of an IPv4 address or IPv6 /64 network together may use at most 2 * MaxPatternCost, and at most the
-	// unused part of MaxPatternWork. The default is 25,000.
+	// SubscribedToAll clients of an IPv4 address or IPv6 /64 network together may use at most 2 * MaxPatternCost, and
+	// at most the unused part of MaxPatternWork. The default is 25,000.
 	MaxPatternCost int
-	// MaxFailedLogins limits the number of consecutive failed logins on a connection. All clients of an IPv4 address or
-	// IPv6 /64 network together may fail 10 * MaxFailedLogins times per minute. A connection that reaches one of these
-	// limits is closed. In the Redis protocol, the connection closes one second later. A correct password is always
-	// accepted. The default is 10, the maximum 200.
+	// MaxFailedLogins limits the number of consecutive failed logins on a connection. SubscribedToAll clients of an
+	// IPv4 address or IPv6 /64 network together may fail 10 * MaxFailedLogins times per minute. A connection that
+	// reaches one of these limits is closed. In the Redis protocol, the connection closes one second later. A correct
+	// password is always accepted. The default is 10, the maximum 200.
 	MaxFailedLogins int
 	// PublishRate limits the number of messages that a client may publish per second. A client may publish all messages
-	// of a second at once. Further messages are rejected. All HTTP requests from an IPv4 address or IPv6 /64 network
-	// share one limit. The default 0 means no limit. The maximum is 1,000,000,000.
+	// of a second at once. Further messages are rejected. SubscribedToAll HTTP requests from an IPv4 address or IPv6
+	// /64 network share one limit. The default 0 means no limit. The maximum is 1,000,000,000.
 	PublishRate int
 	// LastValues limits the number of topics whose newest message is stored for later subscribers. The default is 0:
 	// none. LastValueBytes limits the memory of these messages: names and messages as allocated, plus 104 bytes per

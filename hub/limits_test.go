@@ -60,7 +60,7 @@ func (h *Hub) publishAsClient(c *client, name string) error {
 
 func (h *Hub) publishFromAddr(addr netip.Addr, name string) error {
 	withinRate := func(now time.Time, rate int) bool { return h.httpPublishRates.allow(addr, now, rate, time.Second) }
-	_, err := h.authorizeAndPublish(anyone, withinRate, Topic, name, nil)
+	_, err := h.authorizeAndPublish(unrestrictedUser, withinRate, Topic, name, nil)
 	return err
 }
 
@@ -71,7 +71,7 @@ func (h *Hub) subscribeWithoutConn(c *client, kind Kind, name string) error {
 // TestLimits checks that each limit rejects with its error, is counted, and leaves nothing behind.
 func TestLimits(t *testing.T) {
 	full := func(h *Hub, names ...string) *client {
-		c := &client{user: anyone}
+		c := &client{user: unrestrictedUser}
 		for _, name := range names {
 			testkit.RequireNoError(t, h.subscribeWithoutConn(c, Topic, name))
 		}
@@ -85,7 +85,7 @@ func TestLimits(t *testing.T) {
 		errEmptyName: {Limits{}, func(h *Hub) error { _, err := h.Publish("", nil); return err }, Refused{Names: 1}},
 		errNameTooLong: {Limits{MaxName: 3}, func(h *Hub) error {
 			full(h, "abc")
-			return h.subscribeWithoutConn(&client{user: anyone}, Pattern, "abcd")
+			return h.subscribeWithoutConn(&client{user: unrestrictedUser}, Pattern, "abcd")
 		}, Refused{Names: 1}},
 		errMessageTooLong: {Limits{MaxMessage: 3}, func(h *Hub) error {
 			h.publishAll(t, "a", "123")
@@ -100,15 +100,15 @@ func TestLimits(t *testing.T) {
 		errTooManySubscribers: {Limits{MaxSubscribers: 2}, func(h *Hub) error {
 			full(h, "a")
 			full(h, "a", "b")
-			return h.subscribeWithoutConn(&client{user: anyone}, Topic, "a")
+			return h.subscribeWithoutConn(&client{user: unrestrictedUser}, Topic, "a")
 		}, Refused{Subscribers: 1}},
 		errTooManyTopics: {Limits{MaxTopics: 2}, func(h *Hub) error {
 			full(h, "a", "b")
-			testkit.ExpectNoError(t, h.subscribeWithoutConn(&client{user: anyone}, Pattern, "a*"))
+			testkit.ExpectNoError(t, h.subscribeWithoutConn(&client{user: unrestrictedUser}, Pattern, "a*"))
 			return h.subscribeWithoutConn(full(h, "a"), Topic, "c")
 		}, Refused{Topics: 1}},
 		errPatternTooCostly: {Limits{MaxName: 16, MaxPatternWork: 20, MaxPatternCost: 11}, func(h *Hub) (err error) {
-			a, b, c := &client{user: anyone}, &client{user: anyone}, &client{user: anyone}
+			a, b, c := &client{user: unrestrictedUser}, &client{user: unrestrictedUser}, &client{user: unrestrictedUser}
 			for _, step := range []struct {
 				client        *client
 				pattern, want string
@@ -161,7 +161,7 @@ func TestPublishRate(t *testing.T) {
 	const rate = 3
 	synctest.Test(t, func(t *testing.T) {
 		h := &Hub{Limits: Limits{PublishRate: rate}}
-		c := &client{user: anyone}
+		c := &client{user: unrestrictedUser}
 		from := netip.MustParseAddr("2001:db8::1")
 		publish := map[string]func() error{
 			"client": func() error { return h.publishAsClient(c, "a") },
@@ -183,7 +183,7 @@ func TestPublishRate(t *testing.T) {
 			}
 		}
 		testkit.ExpectNoError(t, h.publishFromAddr(netip.MustParseAddr("2001:db8:0:1::"), "a")) // another network
-		testkit.ExpectNoError(t, h.publishAsClient(&client{user: anyone}, "a"))
+		testkit.ExpectNoError(t, h.publishAsClient(&client{user: unrestrictedUser}, "a"))
 		if s := h.Stats(); s.Refused.Rate != 4 || s.Published != 2*(rate+1)+2 {
 			t.Errorf("%+v", s)
 		}

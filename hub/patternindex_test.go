@@ -179,7 +179,7 @@ func TestPublishYields(t *testing.T) {
 	}
 
 	for i := range uint64(4) {
-		subscriber := &client{user: anyone}
+		subscriber := &client{user: unrestrictedUser}
 		for _, p := range slowPatterns(i, 200) {
 			if h.subscribeWithoutConn(subscriber, Pattern, p) != nil {
 				break

@@ -27,7 +27,7 @@ var errUpgradeBacklogFull = errors.New("an upgrade is in progress and too many m
 // this hub and does not wait for delivery. Messages that one goroutine publishes to a topic arrive in order. During an
 // upgrade, messages may be queued. If the queue is full, Publish fails.
 func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
-	return h.authorizeAndPublish(anyone, nil, Topic, name, message)
+	return h.authorizeAndPublish(unrestrictedUser, nil, Topic, name, message)
 }
 
 // rateCheck reports whether the publisher may send one more message now. If so, it counts the message. rate is the
@@ -83,7 +83,7 @@ func (h *Hub) authorizeAndPublish(u *user, withinRate rateCheck, kind Kind, topi
 	if err != nil {
 		return 0, errUpgradeBacklogFull
 	}
-	if receivers == tcp.Held {
+	if receivers == tcp.BroadcastQueued {
 		receivers = h.countLocalReceivers(kind, topic)
 	}
 	return receivers, nil

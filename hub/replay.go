@@ -21,8 +21,8 @@ import (
 // A single hub stores the messages in memory. An upgrade moves the newest 256 MiB to the new process. A restart loses
 // all messages. Clients that reconnect after a restart are notified of a gap.
 //
-// With a Cluster, a NATS stream stores the messages. All nodes deliver these messages in the same order (see
-// Cluster.QueueForReplay). Every node has a copy of the stream in memory.
+// With a Cluster, a NATS stream stores the messages. SubscribedToAll nodes deliver these messages in the same order
+// (see Cluster.QueueForReplay). Every node has a copy of the stream in memory.
 type Replay struct {
 	// Topics selects the topics whose messages are stored. An entry is a topic's name, or a prefix followed by "*". The
 	// prefix must end with ".", ":" or "/". Examples are news.today, news.* and chat:*. "*" selects all topics.
@@ -41,9 +41,9 @@ type Replay struct {
 	// must try again. If a client does not read for a second, its replay stops, and the client waits again.
 	MaxReplays int
 	// MaxReplaysEach limits the number of replays of one user that run at the same time. Up to 64 * MaxReplaysEach more
-	// clients of the user may wait. All clients of an IPv4 address or IPv6 /64 network together have similar limits,
-	// which are twice as high. If Hub.Users is nil, only the limits per address apply. If all clients share one user or
-	// one proxy, set MaxReplaysEach to MaxReplays. The default is a quarter of MaxReplays.
+	// clients of the user may wait. SubscribedToAll clients of an IPv4 address or IPv6 /64 network together have
+	// similar limits, which are twice as high. If Hub.Users is nil, only the limits per address apply. If all clients
+	// share one user or one proxy, set MaxReplaysEach to MaxReplays. The default is a quarter of MaxReplays.
 	MaxReplaysEach int
 	// Timeout limits the time of a replay, including the time that the client waits for its start. After Timeout, the
 	// client is disconnected. It may reconnect to get the remaining messages. The default is 30 s.

@@ -55,8 +55,9 @@ type Refused struct {
 	// Subscriptions, Subscribers and Topics count subscriptions that would have exceeded Limits.MaxSubscriptions,
 	// MaxSubscribers or MaxTopics. Patterns counts those that would have exceeded MaxPatternWork or MaxPatternCost.
 	Subscriptions, Subscribers, Topics, Patterns int64
-	// Unkept counts messages that the replay stream could not accept, for example because the cluster's queue was full.
-	Unkept int64
+	// NotStored counts messages that the replay stream could not accept, for example because the cluster's queue was
+	// full.
+	NotStored int64
 }
 
 var refusalCauses = [...]struct {
@@ -74,7 +75,7 @@ var refusalCauses = [...]struct {
 	{errTooManySubscribers, func(r *Refused) *int64 { return &r.Subscribers }},
 	{errTooManyTopics, func(r *Refused) *int64 { return &r.Topics }},
 	{errPatternTooCostly, func(r *Refused) *int64 { return &r.Patterns }},
-	{errCannotKeep, func(r *Refused) *int64 { return &r.Unkept }},
+	{errCannotKeep, func(r *Refused) *int64 { return &r.NotStored }},
 }
 
 const refusalCauseCount = len(refusalCauses)

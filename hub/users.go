@@ -89,8 +89,8 @@ type user struct {
 	account atomic.Pointer[aclAccount] // nil once the user has been removed
 }
 
-// anyone is the user of all clients if Hub.Users is nil. This user may do everything.
-var anyone = func() *user {
+// unrestrictedUser is the user of all clients if Hub.Users is nil. This user may do everything.
+var unrestrictedUser = func() *user {
 	u := &user{name: defaultUser}
 	u.account.Store(&aclAccount{enabled: true, noPassword: true, selectors: []aclSelector{allowAll}})
 	return u
@@ -142,7 +142,7 @@ func (u *user) anySelector(allows func(aclSelector) bool) bool {
 // unauthenticatedUserOrNil returns the user of unauthenticated clients, or nil if clients must authenticate.
 func (h *Hub) unauthenticatedUserOrNil() *user {
 	if h.Users == nil {
-		return anyone
+		return unrestrictedUser
 	}
 	u := h.Users.currentRoster().byName[defaultUser]
 	if a := u.activeAccount(); a == nil || !a.noPassword {
@@ -153,7 +153,7 @@ func (h *Hub) unauthenticatedUserOrNil() *user {
 
 func (h *Hub) authenticatePassword(name, password string) (*user, error) {
 	if h.Users == nil && name == defaultUser {
-		return anyone, nil
+		return unrestrictedUser, nil
 	}
 	u, d := h.Users.currentRoster().byName[name], passwordHash(sha256.Sum256([]byte(password)))
 	if a := u.activeAccount(); a != nil {
@@ -232,7 +232,7 @@ func (c *client) hasRevokedAccess() bool {
 
 func (h *Hub) resolveSavedUser(name string) (userOrNil *user) {
 	if h.Users == nil {
-		return anyone
+		return unrestrictedUser
 	}
 	if u := h.Users.currentRoster().byName[name]; u.activeAccount() != nil {
 		return u

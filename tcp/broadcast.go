@@ -30,9 +30,9 @@ type BroadcastHandler interface {
 	SendToGroup(b Broadcast) (receivers int)
 }
 
-// Held is a special value that Server.Broadcast returns instead of the number of receivers. It means that an upgrade is
-// in progress and that the message was queued. Held is negative.
-const Held = broadcastlog.Queued
+// BroadcastQueued is a special value that Server.Broadcast returns instead of the number of receivers. It means that an
+// upgrade is in progress and that the message was queued. BroadcastQueued is negative.
+const BroadcastQueued = broadcastlog.Queued
 
 // Broadcast sends a message to all connections of the server, or to a group. It does not block. Broadcasts from one
 // goroutine arrive in the order of the calls.
@@ -52,7 +52,7 @@ const Held = broadcastlog.Queued
 //   - ErrBadUse for a group if no handler is a BroadcastHandler
 //
 // During an upgrade, each connection that stays connected gets every broadcast once and in order. While connections
-// move to the new process, Broadcast queues a copy of the message and returns Held. The queue holds at most
+// move to the new process, Broadcast queues a copy of the message and returns BroadcastQueued. The queue holds at most
 // Limits.MaxMail messages. Their total size is limited to Limits.MaxMailBytes or, if MaxMailBytes is not set, to 64
 // MiB. Each message counts 64 bytes more than its size. If the queue is full, Broadcast returns ErrFull and sends
 // nothing. Broadcast also returns ErrFull if the new process has not accepted the queued messages within 10 seconds.

@@ -185,10 +185,10 @@ func TestBroadcastHeldTooLong(t *testing.T) {
 		_, err := s.Upgrade(context.Background())
 		over <- err
 	}()
-	if n := testkit.Receive(t, saved, "the saving of the state"); n != Held || s.HandedOver() {
+	if n := testkit.Receive(t, saved, "the saving of the state"); n != BroadcastQueued || s.HandedOver() {
 		t.Errorf("published while the state is saved: %d receivers, want that it is held", n)
 	}
-	waitFor(t, "it is held for ever", func() bool { return publish() != Held })
+	waitFor(t, "it is held for ever", func() bool { return publish() != BroadcastQueued })
 	if !s.HandedOver() {
 		t.Error("broadcasts are delivered, but not handed over")
 	}

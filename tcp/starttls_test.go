@@ -104,8 +104,8 @@ func TestStartTLS(t *testing.T) {
 			expectReason(t, "a client's end", h.closed, io.EOF)
 		}
 		s.waitOpen(t, 0)
-		if n := s.Stats(); n.Greeting != 0 || n.Accepted != conns || n.Refused.Total() != 0 {
-			t.Errorf("%d greet, %d accepted, refused %+v; want 0, %d, none", n.Greeting, n.Accepted, n.Refused, conns)
+		if n := s.Stats(); n.Handshaking != 0 || n.Accepted != conns || n.Refused.Total() != 0 {
+			t.Errorf("%d greet, %d accepted, refused %+v; want 0, %d, none", n.Handshaking, n.Accepted, n.Refused, conns)
 		}
 		client = client.Clone()
 		client.ClientSessionCache = tls.NewLRUClientSessionCache(1)
@@ -170,8 +170,8 @@ func TestStartTLSFails(t *testing.T) {
 		if why := <-h.closed; why != ErrServerClosed && why != ErrHandshakeTimeout {
 			t.Errorf("a drain: Closed(%v)", why)
 		}
-		if n := s.Stats(); n.Greeting != 0 || n.Open != 0 {
-			t.Errorf("%d greet, %d open at the end", n.Greeting, n.Open)
+		if n := s.Stats(); n.Handshaking != 0 || n.Open != 0 {
+			t.Errorf("%d greet, %d open at the end", n.Handshaking, n.Open)
 		}
 	})
 }

@@ -29,11 +29,11 @@ type Stats struct {
 	// MaxConns is the effective limit of connections: Limits.MaxConns or its default.
 	MaxConns int
 
-	// Open is the number of open connections now. Greeting, Paused and Closing count parts of the open connections.
-	// Greeting counts connections that have not completed their PROXY header or TLS handshake. Paused counts
+	// Open is the number of open connections now. Handshaking, Paused and Closing count parts of the open connections.
+	// Handshaking counts connections that have not completed their PROXY header or TLS handshake. Paused counts
 	// connections from which the server does not read, because their unsent output exceeded Limits.HighWater. Closing
 	// counts connections that wait until the peer has received the output or has closed its writing side.
-	Open, Greeting, Paused, Closing int64
+	Open, Handshaking, Paused, Closing int64
 	// Accepted counts accepted connections, except those that were rejected or have not completed their PROXY header
 	// and TLS handshake. Dialed counts connections made by Dial. HandedOver counts connections that moved to another
 	// process in an Upgrade. TakenOver counts connections that came from another process.
@@ -56,11 +56,11 @@ type Stats struct {
 	// Dropped counts messages that a slow peer missed: writes under SlowConsumer DropMessage, and broadcasts. Replaced
 	// counts values of Group.SendLatest that were replaced before they were sent, once for each connection.
 	Dropped, Replaced int64
-	// Broadcasts counts messages to all connections (Server.Broadcast). Casting is the number of broadcasts in progress
-	// now. CastBytes is their total size in bytes. CastAge is the age of the oldest one, in any worker process. With
-	// Server.Processes, each worker counts a broadcast once.
-	Broadcasts, Casting, CastBytes int64
-	CastAge                        time.Duration
+	// Broadcasts counts messages to all connections (Server.Broadcast). ActiveBroadcasts is the number of broadcasts in
+	// progress now. ActiveBroadcastBytes is their total size in bytes. OldestBroadcastAge is the age of the oldest one,
+	// in any worker process. With Server.Processes, each worker counts a broadcast once.
+	Broadcasts, ActiveBroadcasts, ActiveBroadcastBytes int64
+	OldestBroadcastAge                                 time.Duration
 	// Heartbeats counts the heartbeats sent.
 	Heartbeats int64
 	// Buffered is the memory, in bytes, that the buffers of all connections use now; see Limits.MaxBuffered.
@@ -75,9 +75,9 @@ type Stats struct {
 	// OnWorkers is the number of loops whose handlers run on pool workers now. Moved counts how often Auto has moved
 	// the handlers of a loop to workers, because they blocked the loop.
 	OnWorkers, Moved int64
-	// LoopsContinued counts how often an event loop was moved to another thread, because a handler of package web had
-	// blocked its thread. See web.HTTP.
-	LoopsContinued int64
+	// LoopsMovedToThread counts how often an event loop was moved to another thread, because a handler of package web
+	// had blocked its thread. See web.HTTP.
+	LoopsMovedToThread int64
 	// Overload is the state of the overload manager; see Server.Overload.
 	Overload OverloadStats
 	// Shed counts calls of the method Shed of a ShedHandler or MessageShedHandler. The server calls Shed when no worker
@@ -108,19 +108,19 @@ func (s *Server) Stats() Stats {
 		Processes: processes, Restarts: restarts, Draining: s.closed,
 		Goroutines: n[engine.Goroutines], GCs: n[engine.GCs], GCPause: time.Duration(n[engine.GCPause]),
 		AcceptingPaused: n[engine.AcceptPausedCount] > 0 && int(n[engine.AcceptPausedCount]) >= max(s.engine.Loops(), processes),
-		Open:            n[engine.Open], Greeting: n[engine.Handshaking], Paused: n[engine.Paused], Closing: n[engine.Closing],
+		Open:            n[engine.Open], Handshaking: n[engine.Handshaking], Paused: n[engine.Paused], Closing: n[engine.Closing],
 		Accepted: n[engine.Accepted], Dialed: n[engine.Dialled], HandedOver: n[engine.ConnsExported], TakenOver: n[engine.ConnsImported], AcceptErrors: n[engine.AcceptErrors], AcceptPauses: n[engine.AcceptPauses], ReadLimited: n[engine.ReadLimited],
 		Refused: toRefusals(n), Closed: toCloses(n),
 		Reads: n[engine.Reads], Writes: n[engine.Writes], BytesIn: n[engine.BytesIn], BytesOut: n[engine.BytesOut],
 		Messages: n[engine.Messages], Dropped: n[engine.Dropped], Replaced: n[engine.Replaced],
-		Casting: n[engine.ActiveBroadcasts], CastBytes: n[engine.ActiveBroadcastBytes], CastAge: time.Duration(n[engine.OldestBroadcastAge]), Broadcasts: n[engine.Broadcasts],
+		ActiveBroadcasts: n[engine.ActiveBroadcasts], ActiveBroadcastBytes: n[engine.ActiveBroadcastBytes], OldestBroadcastAge: time.Duration(n[engine.OldestBroadcastAge]), Broadcasts: n[engine.Broadcasts],
 		Heartbeats: n[engine.Heartbeats], Buffered: n[engine.Buffered],
 		TLS: TLSHandshakes{
 			Compact: n[engine.TLSCompact], Version: n[engine.TLSVersion], CipherSuite: n[engine.TLSCipherSuite], FIPS: n[engine.TLSFIPS],
 			SessionCache: n[engine.TLSSessionCache], Disabled: n[engine.TLSDisabled],
 		},
 		Overload: toOverloadStats(&n),
-		Panics:   n[engine.Panics], SlowHandlers: n[engine.SlowCalls], OnWorkers: n[engine.LoopsOnWorkers], Moved: n[engine.MovedToWorkers], LoopsContinued: n[engine.LoopsContinued], Shed: n[engine.Shed],
+		Panics:   n[engine.Panics], SlowHandlers: n[engine.SlowCalls], OnWorkers: n[engine.LoopsOnWorkers], Moved: n[engine.MovedToWorkers], LoopsMovedToThread: n[engine.LoopsContinued], Shed: n[engine.Shed],
 		HandlerTime: toHistogram(n.HandlerCallTimes()), Lag: toHistogram(n.LoopTurnTimes()), Busy: time.Duration(n[engine.BusyTime]),
 	}
 }

@@ -167,7 +167,7 @@ func TestHandlerBlocksLoop(t *testing.T) {
 	for range 1000 {
 		ask(t, other, "/quick", "quick")
 	}
-	if n := s.Stats().LoopsContinued; n < 3 {
+	if n := s.Stats().LoopsMovedToThread; n < 3 {
 		t.Errorf("%d goroutines have continued the loop; want at least 3, for two handlers that block and one that waits for its client", n)
 	}
 	close(release)
@@ -218,7 +218,7 @@ func TestBlockedCallsMoveRoute(t *testing.T) {
 				clients[i].Send(getRequests("/block"))
 			}
 			testkit.WaitFor(t, "calls of all handlers", func() bool { return running.Load() == requests })
-			if n := s.Stats().LoopsContinued; n > requests/2 {
+			if n := s.Stats().LoopsMovedToThread; n > requests/2 {
 				t.Errorf("%d of %d handlers have taken a thread from the loop; want at most %d", n, requests, requests/2)
 			}
 			if name == "channel" {

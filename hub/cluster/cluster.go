@@ -410,7 +410,7 @@ func (n *Node) publishWhenConnected(m *outgoing) (sent bool) {
 // Stats implements hub.Cluster.
 func (n *Node) Stats() hub.ClusterStats {
 	s := hub.ClusterStats{Connected: n.connected.Load(), Disconnects: n.disconnects.Load(), Sent: n.sent.Load()}
-	s.Subjects, s.All = n.subscriptions.subjectCount()
+	s.Subjects, s.SubscribedToAll = n.subscriptions.subjectCount()
 	s.Waiting, s.WaitingBytes, s.Unsent = n.outbox.stats()
 	if n.publisher != nil {
 		waiting, bytes, lost := n.publisher.stats()

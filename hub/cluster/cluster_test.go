@@ -249,7 +249,7 @@ func TestMessagesWaitForReconnect(t *testing.T) {
 	if s := b.Stats().Cluster; s.Lost != int64(3*room-got) || s.Received != int64(got+2) {
 		t.Errorf("%d have come of %d, and %+v", got, 3*room, s)
 	}
-	if nodes := b.Stats().Cluster.Nodes; len(nodes) != 1 || nodes[0].Lost != int64(3*room-got) || !nodes[0].Here {
+	if nodes := b.Stats().Cluster.Nodes; len(nodes) != 1 || nodes[0].Lost != int64(3*room-got) || !nodes[0].Present {
 		t.Errorf("of the other node: %+v", nodes)
 	}
 }

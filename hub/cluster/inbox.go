@@ -157,7 +157,7 @@ func (in *inbox) fillReceiveAndNodeStats(s *hub.ClusterStats) {
 	for _, n := range in.nodes {
 		stats := byName[n.Name]
 		stats.Name = n.Name
-		stats.Here = stats.Here || now.Sub(n.lastSeen) < absenceTimeout
+		stats.Present = stats.Present || now.Sub(n.lastSeen) < absenceTimeout
 		stats.Subscriptions += n.Subscriptions
 		stats.Received += n.Received
 		stats.Lost += n.Lost

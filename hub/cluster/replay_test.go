@@ -219,7 +219,7 @@ func TestReplayRestart(t *testing.T) {
 	s.Close()
 	testkit.WaitFor(t, "the node is cut off", func() bool { return !p.Stats().Cluster.Connected })
 	p.publish(t, "k.a", "2", "3", "4")
-	if _, err := p.Publish("k.a", []byte("5")); err == nil || !strings.Contains(err.Error(), "already waiting to be stored") || p.Stats().Refused.Unkept != 1 {
+	if _, err := p.Publish("k.a", []byte("5")); err == nil || !strings.Contains(err.Error(), "already waiting to be stored") || p.Stats().Refused.NotStored != 1 {
 		t.Fatalf("%v; expected it to be refused", err)
 	}
 	again := startNATS(t, natsd.Config{Addr: addr, StoreDir: dir})

@@ -34,7 +34,7 @@ func TestTakeOver(t *testing.T) {
 	before.expectMessages("a", "1", "2", "3")
 	c.Origin = old.node.Origin()
 	next := startTestNode(t, new(hub.Hub), c)
-	if s := next.Stats().Cluster; !s.All {
+	if s := next.Stats().Cluster; !s.SubscribedToAll {
 		t.Errorf("%+v; expected it to be subscribed to everything at once", s)
 	}
 	waitForSubscription(t, next, hub.Topic, "a", far)
@@ -53,7 +53,7 @@ func TestTakeOver(t *testing.T) {
 	}
 	before.expectMessages("a", "7", "8", "9") // a client that stayed
 	behind.expectMessages("a", "7", "8", "9")
-	testkit.WaitFor(t, "it is subscribed to its topics alone", func() bool { s := next.Stats().Cluster; return !s.All && s.Subjects == 1 })
+	testkit.WaitFor(t, "it is subscribed to its topics alone", func() bool { s := next.Stats().Cluster; return !s.SubscribedToAll && s.Subjects == 1 })
 	old.dial(t).expectReply(":1", "PUBLISH", "a", "by old")
 	before.expectReply("message a by old")
 	next.dial(t).expectReply(":1", "PUBLISH", "a", "by next")
@@ -328,7 +328,7 @@ func TestSwitching(t *testing.T) {
 				a.publish(t, "a", strconv.Itoa(published))
 				published++
 			}
-			return b.Stats().Cluster.All == all
+			return b.Stats().Cluster.SubscribedToAll == all
 		})
 	}
 	for range 5 {

@@ -302,7 +302,7 @@ type DialRequest struct {
 // SocketOptions returns the options for dialled sockets if forDialled is true, and the options for listeners otherwise.
 func (c *Config) SocketOptions(forDialled bool) sock.Options {
 	s := c.Socket
-	return sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, NotSentLowat: s.Unsent, Delay: s.Delay, ResetOnClose: forDialled && c.ResetDialled}
+	return sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, NotSentLowat: s.Unsent, KeepNagle: s.Delay, ResetOnClose: forDialled && c.ResetDialled}
 }
 
 // NotifyDialFailed calls connHandler.DialFailed after a dial has failed. If connHandler is nil and the engine's Handler

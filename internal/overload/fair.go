@@ -13,13 +13,13 @@ import (
 
 // Parameters of fairShares.
 const (
-	sketchRows     = 4
-	rowBuckets     = 1024
-	shareInterval  = 100 * time.Millisecond
-	shareSmoothing = 0.25 // weight of the latest interval in estimates
-	sketchLifetime = 5 * time.Second
-	sketchWarmUp   = time.Second // during which a new sketch only counts
-	certain        = 1 << 16     // the probability 1
+	sketchRows      = 4
+	rowBuckets      = 1024
+	shareInterval   = 100 * time.Millisecond
+	shareSmoothing  = 0.25 // weight of the latest interval in estimates
+	sketchLifetime  = 5 * time.Second
+	sketchWarmUp    = time.Second // during which a new sketch only counts
+	fullProbability = 1 << 16     // the probability 1
 	// headroom times the recently admitted requests may pass fairShares, so that the number of credits can grow.
 	headroom = 1.2
 )
@@ -61,8 +61,8 @@ type sketchRow struct {
 
 // countAndAdmitByChance counts an arrival from source and decides at random whether to admit it. The probability
 // depends on the estimated arrivals of source. Without an estimate, flatProbability is the probability. The constant
-// certain stands for the probability 1. If flatProbability is 0, no arrival is admitted. isCounted reports whether the
-// arrival was counted. Arrivals from sources with the weight 0, for example, are not counted.
+// fullProbability stands for the probability 1. If flatProbability is 0, no arrival is admitted. isCounted reports
+// whether the arrival was counted. Arrivals from sources with the weight 0, for example, are not counted.
 func (f *fairShares) countAndAdmitByChance(source netip.Addr, flatProbability uint32) (admitted, isCounted bool) {
 	weight, current, next := f.weights.weightOf(source), f.current.Load(), f.next.Load()
 	if weight == 0 || !source.IsValid() || current == nil && next == nil {
@@ -108,7 +108,7 @@ func (s *sourceSketch) countAndGetProbability(key *sourceKey) (probability uint3
 }
 
 func isLucky(probability uint32) bool {
-	return probability >= certain || rand.Uint32()>>16 < probability
+	return probability >= fullProbability || rand.Uint32()>>16 < probability
 }
 
 // updateIfDue updates the estimates and probabilities at the end of each interval. flatProbability is the share of all
@@ -126,7 +126,7 @@ func (f *fairShares) updateIfDue(now time.Duration, flatProbability uint32, hasC
 	current, next := f.current.Load(), f.next.Load()
 	for _, s := range []*sourceSketch{current, next} {
 		if s != nil {
-			s.updateRows(float64(flatProbability)/certain, limit)
+			s.updateRows(float64(flatProbability)/fullProbability, limit)
 		}
 	}
 	switch {
@@ -149,7 +149,7 @@ func (s *sourceSketch) updateRows(share, limit float64) {
 		}
 		threshold := fairThreshold(r.estimate, min(share*sum, limit))
 		for b, arrivals := range r.estimate {
-			r.probability[b].Store(uint32(certain * min(1, threshold/max(arrivals, math.SmallestNonzeroFloat32))))
+			r.probability[b].Store(uint32(fullProbability * min(1, threshold/max(arrivals, math.SmallestNonzeroFloat32))))
 		}
 	}
 }

@@ -128,12 +128,12 @@ func TestCollisionsEnd(t *testing.T) {
 	run := func(d time.Duration) {
 		for end := now + d; now < end; now += shareInterval {
 			for n := range 3000 {
-				f.countAndAdmitByChance(testSource(1000+n), certain/10)
+				f.countAndAdmitByChance(testSource(1000+n), fullProbability/10)
 			}
 			for n := range 40_000 {
-				f.countAndAdmitByChance(testSource(n%400), certain/10)
+				f.countAndAdmitByChance(testSource(n%400), fullProbability/10)
 			}
-			f.updateIfDue(now, certain/10, false)
+			f.updateIfDue(now, fullProbability/10, false)
 		}
 	}
 	victims := func() (all []netip.Addr) {
@@ -141,7 +141,7 @@ func TestCollisionsEnd(t *testing.T) {
 		for n := range 3000 {
 			source := testSource(1000 + n)
 			key := pickOneOfSourceKeys(source, 1)
-			if s.countAndGetProbability(&key) < certain*8/10 {
+			if s.countAndGetProbability(&key) < fullProbability*8/10 {
 				all = append(all, source)
 			}
 		}
@@ -168,10 +168,10 @@ func TestCollisionsEnd(t *testing.T) {
 
 func TestFairSharesMemoryIsBounded(t *testing.T) {
 	var f fairShares
-	f.updateIfDue(time.Hour, certain/2, false)
-	f.updateIfDue(2*time.Hour, certain/2, false)
+	f.updateIfDue(time.Hour, fullProbability/2, false)
+	f.updateIfDue(2*time.Hour, fullProbability/2, false)
 	n := 0
-	if allocs := testing.AllocsPerRun(100_000, func() { f.countAndAdmitByChance(testSource(n), certain/2); n++ }); allocs > 0 {
+	if allocs := testing.AllocsPerRun(100_000, func() { f.countAndAdmitByChance(testSource(n), fullProbability/2); n++ }); allocs > 0 {
 		t.Errorf("%v allocations per arrival of a new source; expected 0", allocs)
 	}
 	if size := unsafe.Sizeof(sourceSketch{}); size > 64<<10+64 {

@@ -166,9 +166,9 @@ func (g *Gate) admitBySharesOrIfNoneWaits(mode uint32, source netip.Addr) (admit
 // the probability 1.
 func (g *Gate) flatProbability(mode uint32) uint32 {
 	if mode&dicing != 0 {
-		return certain - g.ratio.Load()
+		return fullProbability - g.ratio.Load()
 	}
-	return certain
+	return fullProbability
 }
 
 // Start reports whether an admitted request may run. If the request has waited too long, Start counts the request as

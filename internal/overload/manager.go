@@ -191,7 +191,7 @@ func (m *Manager) updateOrEndConnShares(now time.Duration, memory float64) {
 	}
 	probability := uint32(0)
 	if memory < memoryLevels[PauseAccepts]*endShare {
-		probability = uint32(certain / lagConnDivisor)
+		probability = uint32(fullProbability / lagConnDivisor)
 	}
 	m.connProbability.Store(probability)
 	m.connShares.updateIfDue(now, probability, false)

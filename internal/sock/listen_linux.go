@@ -90,7 +90,7 @@ func setNotSentLowat(fd uintptr, bytes int) error {
 	return unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, bytes)
 }
 
-// SetOnListener sets all options except Delay on l. Connections accepted from l inherit the options.
+// SetOnListener sets all options except KeepNagle on l. Connections accepted from l inherit the options.
 func (o Options) SetOnListener(l net.Listener) error {
 	network := l.Addr().Network()
 	err := withDescriptor(l, func(fd int) error {
@@ -190,7 +190,7 @@ func StartDial(target netip.AddrPort, source netip.Addr, options Options) (int32
 		family = unix.AF_INET6
 	}
 	return startConnect(family, options, func(fd int) error {
-		if err := setNoDelayUnless(fd, options.Delay); err != nil {
+		if err := setNoDelayUnless(fd, options.KeepNagle); err != nil {
 			return err
 		}
 		if err := bindSourceAddrIfValid(fd, source); err != nil {

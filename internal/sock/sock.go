@@ -18,13 +18,13 @@ type Options struct {
 	// NotSentLowat is the value of TCP_NOTSENT_LOWAT. The socket accepts no more output while it has more than this
 	// number of unsent bytes. If NotSentLowat is 0, the kernel's default applies.
 	NotSentLowat int
-	// Delay keeps Nagle's algorithm on, which delays small writes. By default, TCP_NODELAY turns the algorithm off.
-	Delay bool
+	// KeepNagle keeps Nagle's algorithm on, which delays small writes. By default, TCP_NODELAY turns the algorithm off.
+	KeepNagle bool
 	// ResetOnClose makes TCP connections end with a reset when the socket is closed or the process ends.
 	ResetOnClose bool
 }
 
-// setAllExceptDelay sets all options except Delay on a socket. Call it before the socket connects.
+// setAllExceptDelay sets all options except KeepNagle on a socket. Call it before the socket connects.
 func (o Options) setAllExceptDelay(fd uintptr, isTCP bool) error {
 	err := errors.Join(setBufferSizeUnlessZero(fd, syscall.SO_SNDBUF, o.SendBuffer), setBufferSizeUnlessZero(fd, syscall.SO_RCVBUF, o.ReceiveBuffer))
 	if err == nil && isTCP && o.NotSentLowat > 0 {
@@ -43,7 +43,7 @@ func setBufferSizeUnlessZero(fd uintptr, option, size int) error {
 	return setSocketOption(fd, option, size)
 }
 
-// DialControl sets all options except Delay on a socket. It can be used as net.Dialer.Control.
+// DialControl sets all options except KeepNagle on a socket. It can be used as net.Dialer.Control.
 func (o Options) DialControl(network, _ string, raw syscall.RawConn) error {
 	var err error
 	if e := raw.Control(func(fd uintptr) { err = o.setAllExceptDelay(fd, strings.HasPrefix(network, "tcp")) }); e != nil {

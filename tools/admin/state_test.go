@@ -72,7 +72,7 @@ func TestRates(t *testing.T) {
 		s = tcp.Stats{
 			Model: "epoll", Loops: 2, Open: 1000 + i, Accepted: 10 * i, Messages: 500 * i, Reads: 250 * i, BytesIn: 2048 * i, BytesOut: 4096 * i,
 			Refused: tcp.Refusals{Full: 3 * i}, Busy: time.Duration(i) * time.Second, Buffered: 1 << 20,
-			Dialed: 2 * i, Dropped: 7, Replaced: 8, Broadcasts: 100, Casting: 5, CastBytes: 4 << 10, CastAge: 2 * time.Second,
+			Dialed: 2 * i, Dropped: 7, Replaced: 8, Broadcasts: 100, ActiveBroadcasts: 5, ActiveBroadcastBytes: 4 << 10, OldestBroadcastAge: 2 * time.Second,
 		}
 		s.HandlerTime.Buckets[4], s.HandlerTime.Buckets[8] = 90*i, 10*i
 		src.stats.Store(&s)

@@ -134,12 +134,12 @@ type SocketFacts struct {
 	Counters map[string]int64 `json:"counters,omitempty"`
 }
 
-// QueueFacts describes the accept queue of a listener. Waiting is the number of waiting connections. Most is the limit
-// of the listener; the kernel lets Most+1 connections wait.
+// QueueFacts describes the accept queue of a listener. Waiting is the number of waiting connections. Backlog is the
+// limit of the listener; the kernel lets Backlog+1 connections wait.
 type QueueFacts struct {
 	At      netip.AddrPort `json:"at"`
 	Waiting int64          `json:"waiting"`
-	Most    int64          `json:"most"`
+	Backlog int64          `json:"most"`
 }
 
 type Interface struct {

@@ -31,7 +31,7 @@ var _ = registerSysctlWall(Wall{
 }, sysctlInfo{name: somaxconnName, isAmount: true, perNamespace: true, defaultValue: "4096"}, func(x *analysis, w *Wall, limit int64) bool {
 	w.Present = x.f.Sysctls[somaxconnName]
 	if q := x.f.Sockets.Queue; q != nil {
-		w.Used, w.Limit, w.Unit, w.Of = q.Waiting, saturatingAdd(q.Most, 1), "connections waiting", q.At.String()
+		w.Used, w.Limit, w.Unit, w.Of = q.Waiting, saturatingAdd(q.Backlog, 1), "connections waiting", q.At.String()
 	}
 	if x.p.Backlog > 0 {
 		w.Present += fmt.Sprintf(", asks for %s", format.Count(x.p.Backlog))

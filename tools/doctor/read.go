@@ -230,8 +230,8 @@ func (r *factReader) readListeningPortsAndFullestQueue() {
 		if port := q.Addr.Port(); port >= min(low, lowestPort) {
 			s.Ports = append(s.Ports, port)
 		}
-		if s.Queue == nil || q.Waiting*(s.Queue.Most+1) > s.Queue.Waiting*(q.Max+1) {
-			s.Queue = &QueueFacts{At: q.Addr, Waiting: q.Waiting, Most: q.Max}
+		if s.Queue == nil || q.Waiting*(s.Queue.Backlog+1) > s.Queue.Waiting*(q.Max+1) {
+			s.Queue = &QueueFacts{At: q.Addr, Waiting: q.Waiting, Backlog: q.Max}
 		}
 	}
 	slices.Sort(s.Ports)

@@ -44,7 +44,7 @@ var hubMetrics = []collector.Metric[hub.Stats]{
 		r := &s.Refused
 		return map[string]int64{
 			"credentials": r.Credentials, "denied": r.Denied, "logins": r.Logins, "name": r.Names, "message": r.Messages, "rate": r.Rate,
-			"subscriptions": r.Subscriptions, "subscribers": r.Subscribers, "topics": r.Topics, "patterns": r.Patterns, "unkept": r.Unkept,
+			"subscriptions": r.Subscriptions, "subscribers": r.Subscribers, "topics": r.Topics, "patterns": r.Patterns, "unkept": r.NotStored,
 		}
 	}),
 	collector.Gauge("last_values", "Topics whose newest message is kept.", func(s *hub.Stats) int64 { return s.LastValues }),

@@ -69,11 +69,11 @@ var serverMetrics = []collector.Metric[stats]{
 	collector.Counter("messages_dropped_total", "Messages dropped because the peer reads too slowly.", func(s *stats) int64 { return s.Dropped }),
 	collector.Counter("values_replaced_total", "Values replaced by newer ones before they were sent, counted per connection.",
 		func(s *stats) int64 { return s.Replaced }),
-	collector.Gauge("broadcasts_pending", "Broadcasts to all connections that are in progress.", func(s *stats) int64 { return s.Casting }),
+	collector.Gauge("broadcasts_pending", "Broadcasts to all connections that are in progress.", func(s *stats) int64 { return s.ActiveBroadcasts }),
 	collector.Gauge("broadcasts_pending_bytes", "Bytes of the broadcasts to all connections that are in progress.",
-		func(s *stats) int64 { return s.CastBytes }),
+		func(s *stats) int64 { return s.ActiveBroadcastBytes }),
 	collector.Gauge("broadcasts_pending_age_seconds", "Age of the oldest broadcast to all connections that is in progress.",
-		func(s *stats) float64 { return s.CastAge.Seconds() }),
+		func(s *stats) float64 { return s.OldestBroadcastAge.Seconds() }),
 	collector.Counter("broadcasts_total", "Broadcasts to all connections.", func(s *stats) int64 { return s.Broadcasts }),
 	collector.Counter("heartbeats_total", "Heartbeats sent.", func(s *stats) int64 { return s.Heartbeats }),
 
@@ -83,7 +83,7 @@ var serverMetrics = []collector.Metric[stats]{
 	collector.Counter("handler_moves_total", "Moves of an event loop's handlers to workers because they blocked the loop.",
 		func(s *stats) int64 { return s.Moved }),
 	collector.Counter("loops_continued_total", "Event loops continued on another goroutine because an HTTP handler blocked them.",
-		func(s *stats) int64 { return s.LoopsContinued }),
+		func(s *stats) int64 { return s.LoopsMovedToThread }),
 	collector.Counter("handler_sheds_total", "Inputs shed because no worker was available in time.",
 		func(s *stats) int64 { return s.Shed }),
 	collector.Counter("loop_busy_seconds_total", "Busy time of all event loops. Its rate divided by myriad_loops is their utilization.",
@@ -92,7 +92,7 @@ var serverMetrics = []collector.Metric[stats]{
 	collector.NewMetricByLabel("connections_in_state", "Open connections by state: before the first message (greeting), reading paused because too much output is unsent "+
 		"(paused), or closing once output is sent or the peer has closed (closing).",
 		prometheus.GaugeValue, "state", func(s *stats) map[string]int64 {
-			return map[string]int64{"greeting": s.Greeting, "paused": s.Paused, "closing": s.Closing}
+			return map[string]int64{"greeting": s.Handshaking, "paused": s.Paused, "closing": s.Closing}
 		}),
 	collector.NewMetricByLabel("tls_handshakes_total", "TLS handshakes, by what processes records afterwards: the compact implementation (compact), or crypto/tls because of the "+
 		"version, the cipher_suite, FIPS mode (fips), a client's session_cache, or Server.DisableCompactTLS (disabled).",

@@ -97,7 +97,7 @@ func (e *goroutineEngine) connectTo(request engine.DialRequest) (net.Conn, error
 		}
 	}
 	nc, err := dialer.DialContext(e.stopCtx, "tcp", request.Target.String())
-	if tcp, ok := nc.(*net.TCPConn); ok && options.Delay {
+	if tcp, ok := nc.(*net.TCPConn); ok && options.KeepNagle {
 		_ = tcp.SetNoDelay(false) // after an error, the next read reports that the connection has failed
 	}
 	return nc, err

@@ -64,7 +64,7 @@ func (e *goroutineEngine) ExportConns(ctx context.Context, channels []*os.File) 
 		}
 		files, fds = append(files, os.NewFile(uintptr(channelCopy), "channel")), append(fds, channelCopy)
 	}
-	d := &connExporter{progress: make(chan struct{}, 1), sender: handover.NewSender(fds), unexportable: make(map[*conn]bool)}
+	d := &connExporter{progress: make(chan struct{}, 1), sender: handover.NewExportSender(fds), unexportable: make(map[*conn]bool)}
 	if !e.handoff.exporter.CompareAndSwap(nil, d) {
 		return moved, errors.New("a hand-over is already in progress; wait until it ends")
 	}

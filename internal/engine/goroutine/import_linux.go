@@ -52,7 +52,7 @@ func (e *goroutineEngine) importUntilChannelEnds(channel *os.File) error {
 		return err
 	}
 	importing := &importChannel{engine: e}
-	if err = raw.Control(func(fd uintptr) { importing.inlet = e.handoff.receiver.NewInChannel(int32(fd), importing) }); err != nil {
+	if err = raw.Control(func(fd uintptr) { importing.inlet = e.handoff.receiver.NewImportChannel(int32(fd), importing) }); err != nil {
 		return err
 	}
 	defer importing.withLock(importing.inlet.ReleaseUnusedReservation)

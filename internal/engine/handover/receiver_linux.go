@@ -40,9 +40,9 @@ type Owner interface {
 	ScheduleConfirmArrivals(in *ImportChannel)
 }
 
-// NewInChannel returns an ImportChannel that receives on fd. The caller keeps ownership of fd. To start the import, the
-// caller must call ConfirmArrivalsAndGrantCredit.
-func (r *CreditDistributor) NewInChannel(fd int32, owner Owner) *ImportChannel {
+// NewImportChannel returns an ImportChannel that receives on fd. The caller keeps ownership of fd. To start the import,
+// the caller must call ConfirmArrivalsAndGrantCredit.
+func (r *CreditDistributor) NewImportChannel(fd int32, owner Owner) *ImportChannel {
 	return &ImportChannel{FD: fd, receiver: r, owner: owner}
 }
 

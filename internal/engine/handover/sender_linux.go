@@ -40,8 +40,8 @@ const (
 	aborted // it stays unknown whether unconfirmed connections have arrived
 )
 
-// NewSender returns an ExportSender that sends on channelFDs. The caller keeps ownership of these descriptors.
-func NewSender(channelFDs []int32) ExportSender {
+// NewExportSender returns an ExportSender that sends on channelFDs. The caller keeps ownership of these descriptors.
+func NewExportSender(channelFDs []int32) ExportSender {
 	s := ExportSender{}
 	for _, fd := range channelFDs {
 		s.Channels = append(s.Channels, &ExportChannel{FD: fd})

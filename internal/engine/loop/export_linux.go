@@ -130,7 +130,7 @@ func (d *connExporter) startHandOver(channelFDs []int32, onDone func(engine.Expo
 		copies = append(copies, channelCopy)
 		l.driver.WatchListener(channelCopy)
 	}
-	*d = connExporter{sender: handover.NewSender(copies), loop: l, onDone: onDone, broadcastsBefore: l.broadcasts.finishedCount + uint64(len(l.broadcasts.active)), exportedSinceFree: d.exportedSinceFree}
+	*d = connExporter{sender: handover.NewExportSender(copies), loop: l, onDone: onDone, broadcastsBefore: l.broadcasts.finishedCount + uint64(len(l.broadcasts.active)), exportedSinceFree: d.exportedSinceFree}
 	if err != nil {
 		d.sender.Fail(err)
 	}

@@ -64,7 +64,7 @@ func (a *connImporter) addChannelCopy(channelFD int32) error {
 		sock.Close(channelCopy)
 		return engine.ErrClosed
 	}
-	in := l.engine.receiver.NewInChannel(channelCopy, a)
+	in := l.engine.receiver.NewImportChannel(channelCopy, a)
 	a.channels = append(a.channels, in)
 	l.driver.WatchListener(channelCopy)
 	in.ConfirmArrivalsAndGrantCredit()
