@@ -128,5 +128,5 @@ func (m *mutation) runTests(tempDir string) (killed bool, err error) {
 	if out, err := exec.Command("go", "test", "-overlay", overlay, "-run", "^$", m.tests).CombinedOutput(); err != nil {
 		return false, fmt.Errorf("the mutant does not compile: %s", out)
 	}
-	return exec.Command("go", "test", "-overlay", overlay, "-vet=off", "-failfast", "-timeout", "3m", m.tests).Run() != nil, nil
+	return exec.Command("go", "test", "-overlay", overlay, "-vet=off", "-failfast", "-timeout", "90s", m.tests).Run() != nil, nil
 }
