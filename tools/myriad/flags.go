@@ -82,7 +82,7 @@ func toUsageErrorWithExpectation(cmd *cobra.Command, err error) error {
 		if hint := hintAtIntendedFlag(cmd.Flags(), e); hint != "" {
 			return usagef("%w; %s", err, hint)
 		}
-		return usagef("%w; \"%s --help-all\" lists the flags", err, cmd.CommandPath())
+		return usagef("%w; expected a flag that \"%s --help-all\" lists", err, cmd.CommandPath())
 	}
 	if e, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
 		kind, _ := pflag.UnquoteUsage(e.GetFlag())
@@ -95,7 +95,7 @@ func toUsageErrorWithExpectation(cmd *cobra.Command, err error) error {
 		kind := e.GetFlag().Value.Type()
 		return usagef("--%s is %q; expected %s", e.GetFlag().Name, e.GetValue(), cmp.Or(expectedByFlagType[kind], "a value of type "+kind))
 	}
-	return usagef("%w; \"%s --help-all\" lists the flags", err, cmd.CommandPath())
+	return usagef("%w; expected a flag that \"%s --help-all\" lists", err, cmd.CommandPath())
 }
 
 // expectedByFlagType describes valid values by the type of a flag in package pflag.
