@@ -48,8 +48,8 @@ type Server struct {
 	// model ignores Loops. GOMAXPROCS should exceed Loops: otherwise, a loop may lose its processor to another
 	// goroutine during a system call. With Workers, set GOMAXPROCS to the number of CPUs plus Loops.
 	//
-	// If Limits.MaxConns exceeds the descriptor limit, the server starts as many loops as necessary. Every loop then
-	// has its own descriptor table, which /proc/PID/task/TID/fd shows. A handler on such a loop can use files that were
+	// If Limits.MaxConns exceeds the descriptor limit, each loop gets its own descriptor table, and the server starts
+	// as many loops as it needs for MaxConns. /proc/PID/task/TID/fd shows the table of a loop. A handler on such a loop can use files that were
 	// open when the server started. It can also use files that it opens and closes within one call. It can't use
 	// descriptors that other goroutines open, such as those of os/exec, net.Dial or a database connection. Handlers on
 	// Workers can use all descriptors. Files that are open when the server starts stay open until the server ends, even

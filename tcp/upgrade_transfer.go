@@ -208,9 +208,9 @@ func (s *Server) finishHandoverResumingBroadcastsIfNoPeer() {
 	close(s.handoverDone)
 }
 
-// replayQueueAndResumeOnce sends the queued broadcasts and stops queueing. If peerToAdd is not nil, the queued and all
-// later broadcasts also go to this peer. Call it after the old process has sent its queue. Only the first call has an
-// effect.
+// replayQueueAndResumeOnce sends the broadcasts that this process has queued during the upgrade, and stops queueing. If
+// peerToAdd is not nil, the queued and all later broadcasts also go to this peer. In the new process, call it after the
+// old process has sent its own queue. Only the first call has an effect.
 func (s *Server) replayQueueAndResumeOnce(peerToAdd *broadcastlog.Peer) {
 	s.resumeOnce.Do(func() {
 		defer close(s.backlogDone)

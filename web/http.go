@@ -73,8 +73,8 @@ type HTTP struct {
 	HTTP2 *http.HTTP2Config
 	// ErrorLog receives messages about panics and mistakes of handlers. The default is package log's standard logger.
 	ErrorLog *log.Logger
-	// Endpoints contains, by name, the WebSockets and Events of Handler whose connections tcp.Server.Upgrade moves to
-	// the new process. In the new process, Endpoints must contain the same names. A connection with a Value moves only
+	// Endpoints contains WebSockets and Events that Handler uses, each with a name. tcp.Server.Upgrade moves their
+	// connections to the new process, whose Endpoints must contain the same names. A connection with a Value moves only
 	// if its handler saves the Value; see SocketMigrator and Events.Save.
 	//
 	// Connections of WebSockets and Events that are not in Endpoints stay in the old process, which drains them.

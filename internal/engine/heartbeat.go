@@ -31,8 +31,8 @@ func (c *Conn) callHeartbeatSend() {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// ResetHeartbeat resets the heartbeat state, as if the peer had just sent something. The callback Heartbeat.Send calls
-// ResetHeartbeat after a heartbeat to which it expects no answer.
+// ResetHeartbeat resets the heartbeat state, as if the peer had just sent something. Call it in
+// Heartbeat.Send if the peer does not answer the heartbeat.
 func (c *Conn) ResetHeartbeat() {
 	c.state &^= unansweredMask
 	c.lastHeard = c.runtime.coarseNow()

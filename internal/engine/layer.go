@@ -160,8 +160,8 @@ func (c *Conn) AppendToTransport(p []byte) {
 	}
 }
 
-// AppendSpace appends n bytes to the output without passing them through the layer. It returns these bytes, and the
-// caller must fill them in before it calls another method of c.
+// AppendSpace extends the output by n bytes and returns the new bytes. The caller must fill them in before it calls
+// another method of c. They are sent as they are: the connection's layer, such as TLS, does not process them.
 func (c *Conn) AppendSpace(n int) []byte {
 	if c.is(failed) {
 		return make([]byte, n)

@@ -75,7 +75,7 @@ func (s *fixedCapacityHandler) getOrCreateStation(loop int) *stall.LineStation {
 	return s.stationsByLoop[loop]
 }
 
-// Message queues a line for the stall.LineStation of c. If the line cannot be queued, Message closes the connection.
+// Message adds the line text to the queue of c's service station. If the queue is full, Message closes the connection.
 func (*fixedCapacityHandler) Message(c *tcp.Conn, text []byte) {
 	text = append(append(make([]byte, 0, len(text)+1), text...), '\n')
 	if err := c.Value().(func([]byte) error)(text); err != nil {

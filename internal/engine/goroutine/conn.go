@@ -263,8 +263,8 @@ func (c *conn) hasMailOrRequests() bool {
 	return box != nil && box.HasRequests()
 }
 
-// parkOrFindRequests marks the connection's goroutine as waiting. If hasWork is true, the goroutine must handle mail or
-// requests instead of waiting.
+// parkOrFindRequests prepares the connection's goroutine for a wait, so that other goroutines wake it for new mail. If
+// mail or requests have already arrived, hasWork is true, and the goroutine must handle them instead of waiting.
 func (c *conn) parkOrFindRequests() (hasWork bool) {
 	c.parked.Store(isParked)
 	return c.hasMailOrRequests()

@@ -33,7 +33,7 @@ import (
 const poolRetryInterval = time.Millisecond
 
 // throttleTime is how long submissions to the pool are throttled. Throttling begins when the pool sheds a connection
-// that must wait for a worker.
+// whose input must not be shed, so that the connection waits in the loop's queue again.
 const throttleTime = 100 * time.Millisecond
 
 // poolSubmitter is the queue of connections that wait until the worker pool has capacity.

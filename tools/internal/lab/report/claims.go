@@ -24,7 +24,7 @@ func SetVerdicts(s *result.Set) {
 }
 
 // verdictsOfClaim returns a verdict for each pair of subject and workload to which the claim applies. If
-// failStrictClaims is set, claims that are required only in strict mode are required.
+// failStrictClaims is true, the verdicts of claims that only the strict mode requires are marked as required, too.
 func verdictsOfClaim(r *result.Report, c scenario.Claim, failStrictClaims bool) (all []result.Verdict) {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {
