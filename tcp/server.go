@@ -49,11 +49,11 @@ type Server struct {
 	// goroutine during a system call. With Workers, set GOMAXPROCS to the number of CPUs plus Loops.
 	//
 	// If Limits.MaxConns exceeds the descriptor limit, each loop gets its own descriptor table, and the server starts
-	// as many loops as it needs for MaxConns. /proc/PID/task/TID/fd shows the table of a loop. A handler on such a loop can use files that were
-	// open when the server started. It can also use files that it opens and closes within one call. It can't use
-	// descriptors that other goroutines open, such as those of os/exec, net.Dial or a database connection. Handlers on
-	// Workers can use all descriptors. Files that are open when the server starts stay open until the server ends, even
-	// if the program closes them.
+	// as many loops as it needs for MaxConns. /proc/PID/task/TID/fd shows the table of a loop. A handler on such a loop
+	// can use files that were open when the server started. It can also use files that it opens and closes within one
+	// call. It can't use descriptors that other goroutines open, such as those of os/exec, net.Dial or a database
+	// connection. Handlers on Workers can use all descriptors. Files that are open when the server starts stay open
+	// until the server ends, even if the program closes them.
 	Loops int
 	// Spin is the time for which an idle event loop polls before it blocks. The maximum is 10 ms. With 0, the default,
 	// loops block immediately. Polling raises the throughput if connections are few, but uses up to one CPU per loop.

@@ -195,6 +195,6 @@ func (c *Conn) closeOrAbortIfLayerError(err error) {
 	}
 }
 
-// CountTLS counts a TLS handshake. reason is a secure.StayReason. It is 0 if the compact record layer has taken over the
-// connection; otherwise it is the reason why crypto/tls continues to process the connection's records.
+// CountTLS counts a TLS handshake. reason is a secure.StayReason. It is 0 if the compact record layer has taken over
+// the connection; otherwise it is the reason why crypto/tls continues to process the connection's records.
 func (c *Conn) CountTLS(reason int) { c.runtime.Counters.Add(TLSCompact+Counter(reason), 1) }

@@ -81,8 +81,8 @@ func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	return true
 }
 
-// connsFittingWithClosing returns how many connections can be open at the same time. Each open connection takes one unit
-// of capacity. After a connection has closed, it keeps its unit for occupiedSeconds more. The result assumes that
+// connsFittingWithClosing returns how many connections can be open at the same time. Each open connection takes one
+// unit of capacity. After a connection has closed, it keeps its unit for occupiedSeconds more. The result assumes that
 // Plan.Closing is proportional to the number of connections.
 func (x *analysis) connsFittingWithClosing(capacity, occupiedSeconds int64) int64 {
 	return saturatingMulDiv(capacity, x.n, saturatingAdd(x.n, saturatingMul(int64(x.p.Closing), occupiedSeconds)))

@@ -96,8 +96,8 @@ type circularMessageBlock struct {
 	size  int // size of a message
 }
 
-// Size of a block of random lines. A block contains about blockBytes bytes. If the messages are long, a block is larger,
-// because it contains at least blockMessages messages.
+// Size of a block of random lines. A block contains about blockBytes bytes. If the messages are long, a block is
+// larger, because it contains at least blockMessages messages.
 const (
 	blockBytes    = 64 << 10 // leaves space for other data in a second-level cache
 	blockMessages = 16

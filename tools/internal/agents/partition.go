@@ -16,8 +16,8 @@ const maxCPUs = 1 << 16
 
 // divideConnsByCPUsWithinLimits divides connections among agents in proportion to their processors. No agent gets more
 // connections than its limits allow. If several agents run on one machine, each counts for an equal share of the
-// machine's processors and of the number of connections that the machine can hold. If the agents cannot hold all connections, divideConnsByCPUsWithinLimits returns
-// an error that lists the limits.
+// machine's processors and of the number of connections that the machine can hold. If the agents cannot hold all
+// connections, divideConnsByCPUsWithinLimits returns an error that lists the limits.
 func divideConnsByCPUsWithinLimits(totalConns int, members []agentInfo) (connsByAgent []float64, _ error) {
 	agentsOnMachine := make(map[string]int)
 	for _, h := range members {
