@@ -2,7 +2,6 @@ package hub
 
 import (
 	"fmt"
-	"math"
 	"net/netip"
 	"testing"
 
@@ -36,14 +35,10 @@ func TestFrontMemory(t *testing.T) {
 		}
 		for _, row := range rows {
 			t.Run(model+"/"+row.name, func(t *testing.T) {
-				// The smallest of three measurements is the most accurate.
-				each := int64(math.MaxInt64)
-				for try := 0; try < 3 && each > row.most; try++ {
-					each = min(each, heapPerSubscriber(t, model, row.text, warm, n))
-					t.Logf("%d bytes of heap for each of %d", each, n)
-				}
-				if each > row.most {
-					t.Errorf("%d bytes of heap for each; expected at most %d", each, row.most)
+				// A burst may leave a free buffer of 1 KiB behind for each connection of a batch.
+				most := row.most + connectBatch<<10/n
+				if each := heapPerSubscriber(t, model, row.text, warm, n); each > most {
+					t.Errorf("%d bytes of heap for each; expected at most %d", each, most)
 				}
 			})
 		}

@@ -64,8 +64,9 @@ func TestIdleMemory(t *testing.T) {
 				ask(n)
 				each := (testkit.LiveHeapBytes() - before) / n
 				t.Logf("%d bytes of heap for each of %d", each, n)
-				if each > r.most {
-					t.Errorf("%d bytes of heap for each; expected at most %d", each, r.most)
+				// Buffers and workers that do not belong to a connection may take 32 KiB.
+				if most := r.most + 32<<10/n; each > most {
+					t.Errorf("%d bytes of heap for each; expected at most %d", each, most)
 				}
 			})
 		}
