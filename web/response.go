@@ -416,10 +416,9 @@ func (w *response) writeHead(firstData []byte) {
 	w.out = append(w.out, "\r\n"...)
 }
 
-// appendStatusAndFields appends the status line, the fields that are not in the set skip, and the date to the output.
-// If the last response began with the same text, it copies the text from headStart. present is a result of
-// appendSortedFields.
-func (w *response) appendStatusAndFields(fields []headerField, present, skip fieldSet) {
+// appendStatusAndFields appends the status line, the fields except those in skipped, and the date to the output. If the
+// last response began with the same text, it copies the text from headStart. present is a result of appendSortedFields.
+func (w *response) appendStatusAndFields(fields []headerField, present, skipped fieldSet) {
 	minor := w.x.req.ProtoMinor
 	last := &w.headStart
 	reusable := w.status == http.StatusOK && minor == 1 && present == contentType && len(fields) == 1 && len(fields[0].values) == 1
@@ -428,7 +427,7 @@ func (w *response) appendStatusAndFields(fields []headerField, present, skip fie
 	} else {
 		start := len(w.out)
 		w.out = appendStatusLine(w.out, minor, w.status)
-		w.out = appendFields(w.out, fields, skip|trailerPrefix, w.trailers...)
+		w.out = appendFields(w.out, fields, skipped|trailerPrefix, w.trailers...)
 		if present&dateField == 0 {
 			w.out = appendRawField(w.out, "Date", currentHTTPDate())
 		}

@@ -59,10 +59,10 @@ type sketchRow struct {
 	estimate    [rowBuckets]float64       // smoothed arrivals per interval
 }
 
-// countAndAdmitByChance counts an arrival from source and decides at random whether to admit it. The probability
-// depends on the estimated arrivals of source. Without an estimate, flatProbability is the probability. The constant
-// fullProbability stands for the probability 1. If flatProbability is 0, no arrival is admitted. isCounted reports
-// whether the arrival was counted. Arrivals from sources with the weight 0, for example, are not counted.
+// countAndAdmitByChance counts an arrival from source and decides at random whether to admit it. The more arrivals are
+// estimated for source, the lower is the probability. If there is no estimate, the probability is flatProbability, in
+// units of 1/fullProbability. If flatProbability is 0, no arrival is admitted. isCounted is false if shares are not
+// being computed, or if source is invalid or has the weight 0.
 func (f *fairShares) countAndAdmitByChance(source netip.Addr, flatProbability uint32) (admitted, isCounted bool) {
 	weight, current, next := f.weights.weightOf(source), f.current.Load(), f.next.Load()
 	if weight == 0 || !source.IsValid() || current == nil && next == nil {

@@ -99,20 +99,20 @@ func (p *Plan) sidePhrase() string {
 	return string(p.Side) + " side"
 }
 
-// splitWallsByReach divides the limits into those that the plan exceeds (exceeded), those that only larger plans exceed
-// (far), and those that no plan can exceed (never).
-func (r *Report) splitWallsByReach() (exceeded, far, never []*Wall) {
+// splitWallsByReach divides the limits into those that the plan exceeds, those that only a larger plan exceeds, and
+// those that no plan can exceed.
+func (r *Report) splitWallsByReach() (exceeded, exceededByLarger, unreachable []*Wall) {
 	for i := range r.Walls {
 		switch w := &r.Walls[i]; {
 		case w.Exceeded(r.Plan.Connections):
 			exceeded = append(exceeded, w)
 		case w.Holds < Unlimited:
-			far = append(far, w)
+			exceededByLarger = append(exceededByLarger, w)
 		default:
-			never = append(never, w)
+			unreachable = append(unreachable, w)
 		}
 	}
-	return exceeded, far, never
+	return exceeded, exceededByLarger, unreachable
 }
 
 func writeWallTable(b *bytes.Buffer, walls []*Wall) {

@@ -197,12 +197,12 @@ func NewSearch(cfg Config) *Search {
 	return &Search{found: &Found{Goal: cfg.goalWithDefaults()}, window: cfg.withFirstStepRateAndDuration().Duration}
 }
 
-// Seek runs the search. For each rate, Seek first calls the function try. The rate is in messages per second on all
-// connections together. try must return a Result with Histograms, and the number of connections that are still open.
-// Seek then calls the function tried with the outcome. If try returns an error, Seek ends and returns this error.
-func (s *Search) Seek(try func(rate float64) (r *Result, open int64, err error), tried func(Step)) error {
+// Seek runs the search. For each rate, Seek first calls runStep. The rate is in messages per second on all connections
+// together. runStep must return a Result with Histograms, and the number of connections that are still open. Seek then
+// calls onStepDone with the outcome. If runStep returns an error, Seek ends and returns this error.
+func (s *Search) Seek(runStep func(rate float64) (r *Result, open int64, err error), onStepDone func(Step)) error {
 	return s.tryRatesUntilDone(func(rate float64) (Step, *Result, error) {
-		result, open, err := try(rate)
+		result, open, err := runStep(rate)
 		if err != nil {
 			return Step{}, nil, err
 		}
@@ -220,7 +220,7 @@ func (s *Search) Seek(try func(rate float64) (r *Result, open int64, err error),
 			}
 		}
 		step = s.found.Goal.evaluateStepFromResult(result, step)
-		tried(step)
+		onStepDone(step)
 		return step, result, nil
 	})
 }

@@ -226,19 +226,19 @@ func (l *Loop) continueOnNewGoroutine(lost *jobHold, jobIsSlow bool) {
 }
 
 // watchForSlowJobs regularly looks for slow jobs. If a job is slow, a new goroutine continues the job's loop.
-// watchForSlowJobs returns when the channel ended is closed.
-func (e *loopEngine) watchForSlowJobs(ended <-chan struct{}) {
+// watchForSlowJobs returns when done is closed.
+func (e *loopEngine) watchForSlowJobs(done <-chan struct{}) {
 	seen := make([]jobObservation, len(e.loops))
 	for {
 		select {
-		case <-ended:
+		case <-done:
 			return
 		case <-e.startJobChecks:
 		}
 		ticker := time.NewTicker(jobCheckInterval)
 		for quiet := 0; quiet < quietJobChecks; quiet++ {
 			select {
-			case <-ended:
+			case <-done:
 				ticker.Stop()
 				return
 			case <-ticker.C:

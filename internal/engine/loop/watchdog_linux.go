@@ -13,8 +13,8 @@ import (
 
 const minWatchInterval = 100 * time.Millisecond
 
-// watchForStuckTurns reports loops that are stuck in an iteration. It returns when the channel ended is closed.
-func (e *loopEngine) watchForStuckTurns(ended <-chan struct{}) {
+// watchForStuckTurns reports loops that are stuck in an iteration. It returns when done is closed.
+func (e *loopEngine) watchForStuckTurns(done <-chan struct{}) {
 	limit := e.cfg.Limits.SlowHandlerTime
 	if limit == 0 {
 		return
@@ -24,7 +24,7 @@ func (e *loopEngine) watchForStuckTurns(ended <-chan struct{}) {
 	turns := make([]observedTurn, len(e.loops))
 	for {
 		select {
-		case <-ended:
+		case <-done:
 			return
 		case <-ticker.C:
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// Kinds of servers that execute jobs as HTTP requests.
+// Kinds of HTTP servers that run a job for each request they receive.
 const (
 	managedServer = "server"         // Myriad with its overload manager
 	plainServer   = "server-off"     // Myriad without it

@@ -35,7 +35,7 @@ var articlePart = sync.OnceValue(func() *regexp.Regexp {
 // connections.
 const connectionsColumn = "connections"
 
-// articleWords contains the texts that generated parts of an article use, in one language.
+// articleWords contains the fixed texts of the tables in an article, in one language.
 type articleWords struct{ published, footer string }
 
 var (
