@@ -233,9 +233,9 @@ func testRelayTimeouts(b *testEnv, near bool) {
 // testRelayOneWay sends in one direction for longer than IdleTimeout, and then waits for the
 // timeout.
 func testRelayOneWay(b *testEnv, near bool) {
-	r, c, up := b.startRelayed(near, limited(func(l *engine.Limits) { l.IdleTimeout = 2 * short }))
+	r, c, up := b.startRelayed(near, limited(func(l *engine.Limits) { l.IdleTimeout = 5 * short }))
 	c.exchangeWith(up, "before\n")
-	for began := time.Now(); time.Since(began) < 4*short; time.Sleep(short / 4) {
+	for began := time.Now(); time.Since(began) < 6*short; time.Sleep(short / 4) {
 		c.Send("word\n")
 		up.Expect("word\n")
 	}
