@@ -118,8 +118,8 @@ func roundDownRunSize(runSize int) int {
 	return 1 << (bits.Len(uint(runSize)) - 1) // a power of two: each size in use slows down a publish
 }
 
-// eachLiteralRun yields the literal runs of a pattern. The first run may be empty.
-func eachLiteralRun(pattern string, yield func(literalRun) bool) {
+// eachHashedLiteralRun yields the literal runs of a pattern. The first run may be empty.
+func eachHashedLiteralRun(pattern string, yield func(literalRun) bool) {
 	var (
 		literal = make([]byte, 0, 64)
 		ended   bool // a wildcard has been seen
@@ -174,7 +174,7 @@ func (x *patternIndex) addPatternWithinBudget(t *topic, limits Limits, clientBud
 		return int(t.cost), checkCostWithinClientBudget(int(t.cost), clientBudget, limits)
 	}
 	bestRun, fewest := literalRun{}, -1
-	eachLiteralRun(t.name, func(r literalRun) bool {
+	eachHashedLiteralRun(t.name, func(r literalRun) bool {
 		if n := x.buckets[r.place][r.hash].size; fewest < 0 || n < fewest || n == fewest && r.size > bestRun.size {
 			bestRun, fewest = r, n
 		}
@@ -215,7 +215,7 @@ func (x *patternIndex) removeIndexedPattern(t *topic, limits Limits) {
 		return
 	}
 	t.indexed = false
-	eachLiteralRun(t.name, func(r literalRun) bool {
+	eachHashedLiteralRun(t.name, func(r literalRun) bool {
 		b := x.buckets[r.place][r.hash]
 		slot := b.slotOf(t)
 		if slot < 0 {

@@ -231,7 +231,7 @@ func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (us
 	runsNow := isQuick && isWhole
 	ticket, admitted := x.askOverloadManagerToAdmit(c, runsNow)
 	switch {
-	case !admitted && isWhole && x.tryRejectAndRecycle(c):
+	case !admitted && isWhole && x.rejectWithFixed503IfPossible(c):
 		return n + len(body), true
 	case admitted && runsNow:
 		return n + len(body), x.serveOnConnOwner(c, body)
@@ -243,10 +243,10 @@ func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (us
 var rejection = []byte("HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 1\r\n" +
 	"X-Content-Type-Options: nosniff\r\nContent-Length: 24\r\n\r\n" + serviceUnavailable + "\n")
 
-// tryRejectAndRecycle answers x with the status 503 and recycles x, which is faster than dispatchOrReject. Its fixed
+// rejectWithFixed503IfPossible answers x with the status 503 and recycles x, which is faster than dispatchOrReject. Its fixed
 // response does not suit HEAD requests, HTTP/1.0, requests with an Upgrade field, and connections that must close. For
-// these, tryRejectAndRecycle does nothing and returns false.
-func (x *exchange) tryRejectAndRecycle(c *tcp.Conn) (rejected bool) {
+// these, rejectWithFixed503IfPossible does nothing and returns false.
+func (x *exchange) rejectWithFixed503IfPossible(c *tcp.Conn) (rejected bool) {
 	if x.head.closeAfter || x.head.keepAlive10 || x.req.Method == http.MethodHead || x.req.Header["Upgrade"] != nil {
 		return false
 	}

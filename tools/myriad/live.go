@@ -128,8 +128,8 @@ type terminalLine struct {
 	isFault     bool // shown in red
 }
 
-// formatLines returns the lines of the view, the most important lines first.
-func (v *terminalView) formatLines(width int) (all []terminalLine) {
+// formatLinesByImportance returns the lines of the view, the most important lines first.
+func (v *terminalView) formatLinesByImportance(width int) (all []terminalLine) {
 	i := &v.lastInterval
 	add := func(label, format string, args ...any) {
 		all = append(all, terminalLine{label: label, text: fmt.Sprintf(format, args...)})
@@ -241,7 +241,7 @@ const (
 
 func (v *terminalView) redrawLines() {
 	size := v.screenSize()
-	lines := v.formatLines(size.width)
+	lines := v.formatLinesByImportance(size.width)
 	var b strings.Builder
 	b.WriteString(hideCursor + v.takeEraseSequence(size) + "\r")
 	for _, l := range lines[:min(len(lines), max(size.height-1, 0))] { // one row is for the cursor

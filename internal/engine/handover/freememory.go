@@ -32,7 +32,7 @@ func (g *FreedByteCounter) StartReturningToOS() (stopFreeing func()) {
 		for {
 			select {
 			case <-tick.C:
-				g.returnToOSIfWorthwhile()
+				g.returnToOSIfLargeShare()
 			case <-stop:
 				return
 			}
@@ -44,7 +44,7 @@ func (g *FreedByteCounter) StartReturningToOS() (stopFreeing func()) {
 	}
 }
 
-func (g *FreedByteCounter) returnToOSIfWorthwhile() {
+func (g *FreedByteCounter) returnToOSIfLargeShare() {
 	n := g.Load()
 	if n < freeMinBytes {
 		return

@@ -79,7 +79,7 @@ func TestMailIsCoalescedPerTurn(t *testing.T) {
 		}
 	}
 	for len(l.mailQueues.unsorted) > 0 || l.mailbox.HasRequests() { // | | all of it is distributed first
-		l.mailQueues.distributeMailBatchToConnQueues(&l.mailbox)
+		l.mailQueues.distributeMailWithinLimits(&l.mailbox)
 	}
 	n := d.runTurns(t, mailConnsPerTurn, l.mailQueues.hasUndelivered, l.deliverMailWithinTimeLimit)
 	if n < 4 {
@@ -104,7 +104,7 @@ func TestMailIsBounded(t *testing.T) {
 			_ = refs[0].Send([]byte("x"))
 		}
 		if l.mailbox.HasRequests() {
-			l.mailQueues.distributeMailBatchToConnQueues(&l.mailbox)
+			l.mailQueues.distributeMailWithinLimits(&l.mailbox)
 		}
 	}
 	if err := refs[0].Send([]byte("x")); err != engine.ErrFull || l.mailQueues.count != l.mailbox.MaxRequests {

@@ -71,7 +71,7 @@ func (r *connMailQueue) enqueue(m engine.QueuedRequest, data []byte) (addedMemor
 
 func (r *connMailQueue) memoryBytes() int { return cap(r.mail)*engine.QueuedRequestSize + cap(r.data) }
 
-func (p *mailQueueSet) distributeMailBatchToConnQueues(mailbox *engine.Mailbox) {
+func (p *mailQueueSet) distributeMailWithinLimits(mailbox *engine.Mailbox) {
 	if len(p.unsorted) == 0 {
 		if p.count >= mailbox.MaxRequests || p.bytes >= mailbox.MaxBytes {
 			return
@@ -175,7 +175,7 @@ func (l *Loop) deliverMailWithinTimeLimit() {
 	l.phase.Store(phaseMail)
 	defer l.updateMailMemoryCounter()
 	if len(p.unsorted) > 0 || l.mailbox.HasRequests() {
-		p.distributeMailBatchToConnQueues(&l.mailbox)
+		p.distributeMailWithinLimits(&l.mailbox)
 	}
 	end := engine.MonotonicNow() + maxTaskTime
 	for n := 0; n < mailConnsPerTurn && p.ready.Len() > 0; n++ {

@@ -412,7 +412,7 @@ func (m *serverMeasurement) runLoadGenerator(ctx context.Context, c load.Config,
 		if err := json.Unmarshal(line, &e); err != nil {
 			return fmt.Errorf("unexpected output of the load generator %.100q: %w", line, err)
 		}
-		m.timeline.storeEventFigures(e)
+		m.timeline.storeLatestFigures(e)
 		if e.Result != nil {
 			seen = e.Result
 		}

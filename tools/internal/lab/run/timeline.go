@@ -119,7 +119,7 @@ func (t *timelineRecorder) switchGeneratorGroup(groupOrZero int) {
 	t.generatorGroup.Store(int64(groupOrZero))
 }
 
-func (t *timelineRecorder) storeEventFigures(e load.Event) {
+func (t *timelineRecorder) storeLatestFigures(e load.Event) {
 	if t == nil {
 		return
 	}
