@@ -185,7 +185,7 @@ func (r *Replay) parsePlausiblePosition(text string) (Position, error) {
 // replayBuffer contains the stored messages in order. mu is held while a message is numbered, stored and sent.
 //
 // When a message is dropped, its topic is set to nil. The message remains in the slice messages until
-// compactIfMostlyDropped removes it.
+// skipOrCompactDropped removes it.
 type replayBuffer struct {
 	mu        sync.RWMutex
 	ready     bool           // the messages of the stream are loaded
@@ -400,7 +400,7 @@ func (m *replayBuffer) dropOldestOfLocked(t *keptTopic) {
 	}
 	*old = keptMessage{seq: old.seq}
 	m.recordNewestDroppedLocked(t.name, old.seq)
-	m.compactIfMostlyDropped()
+	m.skipOrCompactDropped()
 }
 
 func (m *replayBuffer) recordNewestDroppedLocked(topic string, seq uint64) {
@@ -411,9 +411,9 @@ func (m *replayBuffer) recordNewestDroppedLocked(topic string, seq uint64) {
 	m.maxDropped = max(m.maxDropped, seq)
 }
 
-// compactIfMostlyDropped removes the dropped messages at the beginning of m.messages. If more than half of the elements
+// skipOrCompactDropped removes the dropped messages at the beginning of m.messages. If more than half of the elements
 // are dropped messages, it removes all dropped messages.
-func (m *replayBuffer) compactIfMostlyDropped() {
+func (m *replayBuffer) skipOrCompactDropped() {
 	for m.head < len(m.messages) && m.messages[m.head].topic == nil {
 		m.messages[m.head] = nil
 		m.head++

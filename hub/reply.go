@@ -80,11 +80,11 @@ func (r *replyWriter) writeVerbatim(s string) {
 	r.buf = append(r.buf, "\r\n"...)
 }
 
-// writeError writes an error. text must begin with an error code such as ERR.
-func (r *replyWriter) writeError(text string) {
+// writeError writes an error. codeAndText must begin with an error code such as ERR.
+func (r *replyWriter) writeError(codeAndText string) {
 	r.buf = append(r.buf, '-')
-	for i := range len(text) {
-		if c := text[i]; c == '\r' || c == '\n' {
+	for i := range len(codeAndText) {
+		if c := codeAndText[i]; c == '\r' || c == '\n' {
 			r.buf = append(r.buf, ' ')
 		} else {
 			r.buf = append(r.buf, c)

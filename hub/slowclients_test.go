@@ -98,8 +98,8 @@ func TestSlowScanErrors(t *testing.T) {
 	}
 }
 
-// TestEnforce checks that only clients whose user is gone or has lost a right are closed.
-func TestEnforce(t *testing.T) {
+// TestCloseRevoked checks that only clients whose user is gone or has lost a right are closed.
+func TestCloseRevoked(t *testing.T) {
 	const before = "user a on >a +@all &*\nuser b on >b +@all &*\nuser c on >c +@all &*\n"
 	serveSlowConsumers(t, func() *Hub { return newHubWithUsers(before) }, func(t *testing.T, h *Hub, srv *tcp.Server, addr string) {
 		enter := func(text, confirmation string) *testkit.Conn {
@@ -117,7 +117,7 @@ func TestEnforce(t *testing.T) {
 		socket.exchange(`{"op":"subscribe","topic":"x"}`, `{"op":"subscribed","topic":"x","count":*`)
 		waitForSubscribers(t, h, "x", 2)
 		testkit.RequireNoError(t, h.Users.Reload(strings.NewReader("user a on >new +@all &x\nuser b on >b +@all &x\n")))
-		if n, err := h.Enforce(t.Context(), srv); n != 4 || err != nil {
+		if n, err := h.CloseRevoked(t.Context(), srv); n != 4 || err != nil {
 			t.Errorf("%d clients are closed, %v; want 4", n, err)
 		}
 		for name, in := range map[string]*testkit.Conn{"whose user has lost a right": loses, "whose user is gone": gone, "of a stream": stream} {

@@ -20,7 +20,7 @@ var (
 	errWrongCredentials = errors.New("wrong user name or password")
 )
 
-// ErrRevoked is the close reason of clients that Hub.Enforce closes because their user has lost rights.
+// ErrRevoked is the close reason of clients that Hub.CloseRevoked closes because their user has lost rights.
 var ErrRevoked = errors.New("hub: the user was removed or lost the right to a subscription")
 
 // Users contains the users of a Hub and their rights. ReadUsers reads them from a Redis ACL file; docs/hub.md lists the
@@ -44,7 +44,7 @@ func ReadUsers(r io.Reader) (*Users, error) {
 }
 
 // Reload replaces all users by the users of another ACL file. After an error, the users are unchanged. The new rights
-// apply to later actions of connected clients, but existing subscriptions remain. Call Hub.Enforce to close clients
+// apply to later actions of connected clients, but existing subscriptions remain. Call Hub.CloseRevoked to close clients
 // that have lost the right to a subscription.
 func (u *Users) Reload(r io.Reader) error {
 	accounts, byPassword, err := parseACLFile(r, defaultACLLimits)
@@ -195,10 +195,10 @@ type clientHolder interface{ hubClient() *client }
 
 func (c *client) hubClient() *client { return c }
 
-// Enforce closes clients that have lost rights, with ErrRevoked as the reason. It closes clients whose user is removed
+// CloseRevoked closes clients that have lost rights, with ErrRevoked as the reason. It closes clients whose user is removed
 // or off, and clients that have lost the right to one of their subscriptions. It returns the number of closed clients
 // and the errors of tcp.Server.Each. Call it after Users.Reload.
-func (h *Hub) Enforce(ctx context.Context, srv *tcp.Server) (closed int, err error) {
+func (h *Hub) CloseRevoked(ctx context.Context, srv *tcp.Server) (closed int, err error) {
 	isRevoked := func(c *tcp.Conn) bool {
 		v, ok := c.Value().(clientHolder)
 		return ok && v.hubClient().hasRevokedAccess()

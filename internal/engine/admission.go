@@ -152,7 +152,7 @@ func (rt *Runtime) setInactiveOverloadIfNil() {
 
 func (rt *Runtime) currentHighWater() int { return rt.Overload.UnsentHighWater(rt.Limits.HighWater) }
 
-func (rt *Runtime) currentLowWater() int {
+func (rt *Runtime) currentUnsentLowWater() int {
 	if high := rt.currentHighWater(); high < rt.Limits.HighWater {
 		return min(rt.Limits.LowWater, high/2)
 	}

@@ -202,7 +202,7 @@ func (c *Conn) resumeAndScheduleDrainedIfLow() {
 	if c.extra != nil && c.extra.droppedMessages > c.extra.reportedMissed {
 		c.scheduleMissedIfLow()
 	}
-	if !c.is(overHighWater) || c.UnsentAndDroppedBytes() > c.runtime.currentLowWater() {
+	if !c.is(overHighWater) || c.UnsentAndDroppedBytes() > c.runtime.currentUnsentLowWater() {
 		return
 	}
 	c.endHighWaterPause()

@@ -176,7 +176,7 @@ func parseRateRangeOrGoal(text string) (r Rate, err error) {
 // parseLatencyAndOptionalPercentile parses a latency such as 10ms or 10ms,p99.9. The default percentile is 99.
 func parseLatencyAndOptionalPercentile(text string) (goal Goal, err error) {
 	latency, percent, found := strings.Cut(text, ",")
-	if goal.Under, err = quantity.ParsePositiveDuration(latency); err != nil {
+	if goal.Under, err = quantity.ParsePositiveDurationOrSeconds(latency); err != nil {
 		return goal, wantRate
 	}
 	if !found {
@@ -229,7 +229,7 @@ func parseRampOrItsDuration(text string) (r Ramp, err error) {
 		}
 		r.From, r.To, over = from, to, numbers[2]
 	}
-	if r.Over, err = quantity.ParsePositiveDuration(over); err != nil {
+	if r.Over, err = quantity.ParsePositiveDurationOrSeconds(over); err != nil {
 		return Ramp{}, wantRamp
 	}
 	return r, nil

@@ -170,7 +170,7 @@ func (s *Setting) parseIntoOrAppendToField(field reflect.Value, text string) (er
 	case *uint64:
 		*v, err = quantity.ParseDecimalSeed(text)
 	case *time.Duration:
-		parse := quantity.ParsePositiveDuration
+		parse := quantity.ParsePositiveDurationOrSeconds
 		if s.canBeZero() {
 			parse = quantity.ParseDurationOrSeconds
 		}

@@ -69,7 +69,7 @@ func (f *benchFlags) addFlags(flags *pflag.FlagSet) {
 	o := &f.options
 	f.addScaleFlags(flags)
 	addParsedFlag(flags, &o.Rounds, quantity.ParsePositive, "rounds", "", "run each subject `N` times under each workload (default: the scenario's)")
-	addParsedFlag(flags, &o.Duration, quantity.ParsePositiveDuration, "duration", "", "measure each run for this `TIME` (default: the workload's)")
+	addParsedFlag(flags, &o.Duration, quantity.ParsePositiveDurationOrSeconds, "duration", "", "measure each run for this `TIME` (default: the workload's)")
 	addParsedFlag(flags, &o.Only, parseRegexp, "only", "", "run only WORKLOAD/SUBJECT pairs that match this `REGEXP`")
 	flags.StringVar(&f.peers, "peers", "", "executable `FILE` of the peers (to build it: go build -C tools/peers -o FILE ., where FILE is an absolute path): adds ants, pond and failsafe to overload; netpoll, gnet and nbio to peers and idle; fasthttp to peers and web; gobwas to web")
 	flags.StringArrayVar(&f.subjects, "subject", nil,

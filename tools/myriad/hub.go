@@ -171,15 +171,15 @@ func (f *hubFlags) readUsersAndRegisterReload(cmd *cobra.Command) error {
 	if f.hub.Users, err = hub.ReadUsers(file); err != nil {
 		return usagef("--users %s: %s", f.users, strings.TrimPrefix(err.Error(), "hub: users, "))
 	}
-	f.reloads = append(f.reloads, func() string { return f.reloadUsersAndEnforce(cmd.Context()) })
+	f.reloads = append(f.reloads, func() string { return f.reloadUsersAndCloseRevoked(cmd.Context()) })
 	return nil
 }
 
-// enforceTimeout limits the time for checking the rights of all clients after the users file has been reloaded.
-const enforceTimeout = 30 * time.Second
+// closeRevokedTimeout limits the time for checking the rights of all clients after the users file has been reloaded.
+const closeRevokedTimeout = 30 * time.Second
 
-// reloadUsersAndEnforce reads the users file again, and closes clients that have lost their rights.
-func (f *hubFlags) reloadUsersAndEnforce(ctx context.Context) (resultText string) {
+// reloadUsersAndCloseRevoked reads the users file again, and closes clients that have lost their rights.
+func (f *hubFlags) reloadUsersAndCloseRevoked(ctx context.Context) (resultText string) {
 	file, err := os.Open(f.users)
 	if err == nil {
 		defer file.Close()
@@ -188,9 +188,9 @@ func (f *hubFlags) reloadUsersAndEnforce(ctx context.Context) (resultText string
 	if err != nil {
 		return fmt.Sprintf("cannot reload the users; the old ones remain in use: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, enforceTimeout)
+	ctx, cancel := context.WithTimeout(ctx, closeRevokedTimeout)
 	defer cancel()
-	switch closed, err := f.hub.Enforce(ctx, &f.srv); {
+	switch closed, err := f.hub.CloseRevoked(ctx, &f.srv); {
 	case errors.Is(err, tcp.ErrServerClosed):
 		return fmt.Sprintf("users %s reloaded", f.users)
 	case err != nil:

@@ -49,7 +49,7 @@ func (f *distributedLoadFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.cert, "agents-cert", "", "encrypt --agents-addr with TLS: PEM `FILE` with the certificate chain")
 	flags.StringVar(&f.key, "agents-key", "", "`FILE` with the private key of --agents-cert")
 	f.nats.addFlags(flags, "", "connect to the agents through this NATS server: `URL`s such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them (default: a server in this process)")
-	addParsedFlag(flags, &f.options.JoinTimeout, quantity.ParsePositiveDuration, "agents-wait", "", "wait at most this `TIME` for the agents (default 1m)")
+	addParsedFlag(flags, &f.options.JoinTimeout, quantity.ParsePositiveDurationOrSeconds, "agents-wait", "", "wait at most this `TIME` for the agents (default 1m)")
 	f.secret.addFlag(flags, "agents-secret", agents.SecretVariable, "that agents need to connect, or the token of the NATS server")
 }
 

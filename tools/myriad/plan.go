@@ -91,7 +91,7 @@ func (f *planFlags) addGoalFlags(flags *pflag.FlagSet) {
 	addParsedFlag(flags, &g.Spare, quantity.ParseCount, "spare", "", "`N` machines may fail at the same time (default 1)")
 	addParsedFlag(flags, &g.MaxPerMachine, quantity.ParsePositive64, "most", "", "put at most `N` connections on a machine (default: as many as it can hold)")
 	addParsedFlag(flags, &g.Loops, quantity.ParsePositive, "loops", "", "`N` event loops in each server (default: half of the processors)")
-	addParsedFlag(flags, &g.Return, quantity.ParsePositiveDuration, "return", "", "`TIME` within which the clients of a failed machine reconnect (default 1m)")
+	addParsedFlag(flags, &g.Return, quantity.ParsePositiveDurationOrSeconds, "return", "", "`TIME` within which the clients of a failed machine reconnect (default 1m)")
 }
 
 func (f *planFlags) addCheckAndOutputFlags(flags *pflag.FlagSet) {

@@ -113,8 +113,8 @@ func ParseDurationOrSeconds(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// ParsePositiveDuration parses a duration above 0, in the formats of ParseDurationOrSeconds.
-func ParsePositiveDuration(text string) (time.Duration, error) {
+// ParsePositiveDurationOrSeconds parses a duration above 0, in the formats of ParseDurationOrSeconds.
+func ParsePositiveDurationOrSeconds(text string) (time.Duration, error) {
 	d, err := ParseDurationOrSeconds(text)
 	if err != nil || d == 0 {
 		return 0, WantPeriod

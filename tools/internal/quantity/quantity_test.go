@@ -58,7 +58,7 @@ func TestTime(t *testing.T) {
 			t.Errorf("%q: got %v, %v; want the error %q", text, got, err, WantDuration)
 		}
 	}
-	if got, err := ParsePositiveDuration("0s"); err == nil {
+	if got, err := ParsePositiveDurationOrSeconds("0s"); err == nil {
 		t.Errorf("a period of 0s: got %v", got)
 	}
 }

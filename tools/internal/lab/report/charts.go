@@ -36,7 +36,7 @@ func buildSizeAndLatencyCharts(r *result.Report) []page.Part {
 	parts := []page.Part{{Heading: "Charts"}}
 	names, families := familiesDifferingInSize(r)
 	for _, name := range names {
-		parts = append(parts, buildFigureBySizeCharts(r, name, families[name])...)
+		parts = append(parts, buildFigureByLoadCharts(r, name, families[name])...)
 	}
 	for _, w := range r.Scenario.Workloads {
 		if c := buildPercentileChartBySubject(r, w); c != nil {
@@ -80,7 +80,7 @@ func familiesDifferingInSize(r *result.Report) (namesOfSeveral []string, workloa
 	return slices.DeleteFunc(namesOfSeveral, func(name string) bool { return len(workloadsByFamily[name]) < 2 }), workloadsByFamily
 }
 
-func buildFigureBySizeCharts(r *result.Report, familyName string, family []scenario.Workload) (parts []page.Part) {
+func buildFigureByLoadCharts(r *result.Report, familyName string, family []scenario.Workload) (parts []page.Part) {
 	for _, of := range sizeCharts {
 		figure, _ := probe.FindFigure(of.figure)
 		c := &page.Chart{
