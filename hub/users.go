@@ -195,9 +195,9 @@ type clientHolder interface{ hubClient() *client }
 
 func (c *client) hubClient() *client { return c }
 
-// CloseRevoked closes clients that have lost rights, with ErrRevoked as the reason. It closes clients whose user is removed
-// or off, and clients that have lost the right to one of their subscriptions. It returns the number of closed clients
-// and the errors of tcp.Server.Each. Call it after Users.Reload.
+// CloseRevoked closes clients that have lost rights, with ErrRevoked as the reason. It closes clients whose user is
+// removed or off, and clients that have lost the right to one of their subscriptions. It returns the number of closed
+// clients and the errors of tcp.Server.Each. Call it after Users.Reload.
 func (h *Hub) CloseRevoked(ctx context.Context, srv *tcp.Server) (closed int, err error) {
 	isRevoked := func(c *tcp.Conn) bool {
 		v, ok := c.Value().(clientHolder)

@@ -243,9 +243,9 @@ func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (us
 var rejection = []byte("HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 1\r\n" +
 	"X-Content-Type-Options: nosniff\r\nContent-Length: 24\r\n\r\n" + serviceUnavailable + "\n")
 
-// rejectWithFixed503IfPossible answers x with the status 503 and recycles x, which is faster than dispatchOrReject. Its fixed
-// response does not suit HEAD requests, HTTP/1.0, requests with an Upgrade field, and connections that must close. For
-// these, rejectWithFixed503IfPossible does nothing and returns false.
+// rejectWithFixed503IfPossible answers x with the status 503 and recycles x, which is faster than dispatchOrReject. Its
+// fixed response does not suit HEAD requests, HTTP/1.0, requests with an Upgrade field, and connections that must
+// close. For these, it does nothing and returns false.
 func (x *exchange) rejectWithFixed503IfPossible(c *tcp.Conn) (rejected bool) {
 	if x.head.closeAfter || x.head.keepAlive10 || x.req.Method == http.MethodHead || x.req.Header["Upgrade"] != nil {
 		return false
