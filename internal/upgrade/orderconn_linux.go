@@ -16,9 +16,16 @@ import (
 type OrderConn struct {
 	controlSocket
 	sending sync.Mutex // held while waiting for a reply
+	orders  int        // sent by the supervisor; guarded by sending
 }
 
 const kindReply = "answer"
+
+// numberedReply is a reply to the order with the given number. Both ends number the orders from 1.
+type numberedReply[T any] struct {
+	Order int `json:"order"`
+	Reply T   `json:"reply"`
+}
 
 // NewOrderConnPair returns both ends of a connection between a supervisor and a worker. The worker process must inherit
 // workerEnd and pass its descriptor to InheritOrderConn.
@@ -44,21 +51,31 @@ func InheritOrderConn(fd int) (*OrderConn, error) {
 //
 // When ctx ends, SendOrderAndAwaitReply tells the worker to abort the order, and still waits for the reply. If no reply
 // has arrived when Timeout has passed after the deadline of ctx, it fails. Without a deadline, it fails if no reply
-// arrives within Timeout.
+// arrives within Timeout. A reply that arrives later is ignored.
 func (l *OrderConn) SendOrderAndAwaitReply(ctx context.Context, order string, reply any, files ...*os.File) error {
 	l.sending.Lock()
 	defer l.sending.Unlock()
 	if err := l.sendMessage(order, len(files), files...); err != nil {
 		return err
 	}
+	l.orders++
+	number := l.orders
 	timeout := Timeout
 	if end, ok := ctx.Deadline(); ok {
 		timeout += time.Until(end)
 	}
-	defer context.AfterFunc(ctx, func() { _ = l.sendMessage(kindAbort, struct{}{}) })() // if it fails, readExpectedMessage fails as well
-	more, err := l.readExpectedMessage(context.Background(), kindReply, reply, timeout)
-	closeFiles(more)
-	return err
+	defer context.AfterFunc(ctx, func() { _ = l.sendMessage(kindAbort, number) })() // if it fails, readExpectedMessage fails as well
+	for until := time.Now().Add(timeout); ; {
+		var r numberedReply[json.RawMessage]
+		more, err := l.readExpectedMessage(context.Background(), kindReply, &r, max(time.Until(until), 1))
+		closeFiles(more)
+		if err != nil {
+			return err
+		}
+		if r.Order == number {
+			return json.Unmarshal(r.Reply, reply)
+		}
+	}
 }
 
 // ServeOrders calls the function handle for each order and sends the returned answer as JSON. It returns when the
@@ -69,7 +86,7 @@ func (l *OrderConn) ServeOrders(handle func(ctx context.Context, order string, f
 	defer busy.Wait()
 	ctx, end := context.WithCancel(context.Background())
 	defer end()
-	cancel := func() {} // cancels the current order
+	cancel, orders := func() {}, 0 // cancel cancels the last order
 	var files []*os.File
 	for {
 		word, rest, fds, err := l.readMessage()
@@ -82,20 +99,24 @@ func (l *OrderConn) ServeOrders(handle func(ctx context.Context, order string, f
 		}
 		var n int
 		switch {
-		case word == kindAbort:
-			cancel()
+		case word == kindAbort: // it may arrive after the next order
+			if json.Unmarshal(rest, &n) == nil && n == orders {
+				cancel()
+			}
 		case len(rest) == 0: // a part of the descriptors
 		case json.Unmarshal(rest, &n) != nil || n != len(files):
 			closeFiles(files)
 			files = nil
 		default:
-			with := files
+			orders++
+			with, number := files, orders
 			files = nil
 			until, stop := context.WithCancel(ctx)
 			cancel = stop
 			busy.Go(func() {
 				defer stop()
-				_ = l.sendMessage(kindReply, handle(until, word, with)) // fails if the supervisor has exited
+				// It fails if the supervisor has exited.
+				_ = l.sendMessage(kindReply, numberedReply[any]{number, handle(until, word, with)})
 			})
 		}
 	}

@@ -84,3 +84,30 @@ func TestOrderConnClosed(t *testing.T) {
 	}
 	<-over
 }
+
+// TestOrderConnLateReply sends an order after one whose reply came too late.
+func TestOrderConnLateReply(t *testing.T) {
+	supervisor, worker := newTestOrderConns(t)
+	release, over := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(over)
+		worker.ServeOrders(func(_ context.Context, order string, _ []*os.File) any {
+			if order == "late" {
+				<-release
+			}
+			return order
+		})
+	}()
+	var got string
+	ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-Timeout)) // so that the wait ends at once
+	if err := supervisor.SendOrderAndAwaitReply(ctx, "late", &got); err == nil {
+		t.Errorf("an order without a reply returned %q; want an error", got)
+	}
+	cancel()
+	close(release)
+	if err := supervisor.SendOrderAndAwaitReply(t.Context(), "next", &got); err != nil || got != "next" {
+		t.Errorf("the next order returned %q, %v; want its own reply", got, err)
+	}
+	supervisor.Close()
+	<-over
+}
