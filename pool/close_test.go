@@ -127,3 +127,35 @@ func TestDroppedPanics(t *testing.T) {
 		expectCallRuns(t, p, context.Background())
 	})
 }
+
+// Close ends each Submit that waits for space at once, although the jobs that occupy the pool still run.
+func TestCloseEndsWaitingSubmits(t *testing.T) {
+	for _, queue := range []int{pool.NoQueue, 1, 500} {
+		inBubble(t, fixedConfig(1, queue), func(t *testing.T, p *pool.Pool) {
+			release := occupyWorkers(t, p, 1)
+			mustSubmit(t, p, max(queue, 0), noopJob)
+			const waiting = 10
+			ended := make(chan error, waiting)
+			for range waiting {
+				go func() { ended <- p.Submit(context.Background(), noopJob) }()
+			}
+			synctest.Wait()
+			closed := make(chan struct{})
+			go func() {
+				defer close(closed)
+				closeAndCheck(t, p, context.Background())
+			}()
+			synctest.Wait()
+			if n := len(ended); n != waiting {
+				t.Errorf("queue %d: %d Submits of %d returned when the pool was closed", queue, n, waiting)
+			}
+			release()
+			<-closed
+			for range waiting {
+				if err := <-ended; !errors.Is(err, pool.ErrClosed) {
+					t.Errorf("queue %d: Submit returned %v; expected ErrClosed", queue, err)
+				}
+			}
+		})
+	}
+}
