@@ -70,3 +70,31 @@ func TestWaitingForWorkerIsForgiven(t *testing.T) {
 		t.Errorf("after 2 s: %v, want ErrMessageTimeout", why)
 	}
 }
+
+// TestCanShed checks that Shed is called only for buffered input, and never before a handler call that is due.
+func TestCanShed(t *testing.T) {
+	c := &Conn{runtime: &Runtime{}}
+	c.runtime.Shed = func(*Conn, []byte, error) int { return 0 }
+	for _, row := range []struct {
+		name  string
+		state uint32
+		want  bool
+	}{
+		{"buffered input", inputHeld, true},
+		{"no input", 0, false},
+		{"Opened is due", inputHeld | openPending, false},
+		{"Drained is due", inputHeld | drainedPending, false},
+		{"Draining is due", inputHeld | drainingPending, false},
+		{"a handler of its own", inputHeld | ownHandler, false},
+		{"it closes", inputHeld | closing, false},
+		{"it has failed", inputHeld | failed, false},
+	} {
+		if c.state = row.state; c.CanShed() != row.want {
+			t.Errorf("%s: CanShed is %v; expected %v", row.name, !row.want, row.want)
+		}
+	}
+	c.runtime.Shed = nil
+	if c.state = inputHeld; c.CanShed() {
+		t.Error("CanShed is true without a Shed")
+	}
+}
