@@ -122,21 +122,22 @@ func (c *publishedPool) startWorkers(n int) {
 }
 
 func (c *publishedPool) runJobsUntilIdleAboveMinimum() {
-	defer c.running.Add(-1)
 	idle := time.NewTimer(publishedIdleTime)
 	defer idle.Stop()
 	for {
 		select {
 		case j, ok := <-c.jobs:
 			if !ok {
+				c.running.Add(-1)
 				return
 			}
 			j.Execute()
 			idle.Reset(publishedIdleTime)
 		case <-idle.C:
-			if c.running.Load() > publishedMinWorkers {
+			if c.running.Add(-1) >= publishedMinWorkers {
 				return
 			}
+			c.running.Add(1)
 			idle.Reset(publishedIdleTime)
 		}
 	}
