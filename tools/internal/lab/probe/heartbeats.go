@@ -1,6 +1,8 @@
 package probe
 
 import (
+	"time"
+
 	"github.com/myriad-go/myriad/internal/page"
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
@@ -23,7 +25,8 @@ var heartbeatProbe = Probe{
 	},
 	Measure: func(in RunInput, set func(string, float64)) {
 		r := in.Run.LastLoadResult()
-		if p := in.Workload.FindPhase(scenario.Load); p == nil || p.Heartbeat == 0 || r == nil || r.Connected == 0 {
+		p := in.Workload.FindPhase(scenario.Load)
+		if p == nil || p.Heartbeat == 0 || r == nil || r.Connected == 0 {
 			return
 		}
 		n := float64(r.Connected)
@@ -41,13 +44,13 @@ var heartbeatProbe = Probe{
 			return
 		}
 		set("beat-cpu", cpus)
-		set("beat-cpu-all", cpus/n*float64(max(in.Run.Connections, r.Connected)))
 		set("beat-rss", float64(end.Server.RSS-ready.Server.RSS)/n)
 		from, to, _ := in.windowSamples()
 		set("beat-machine", ratioOrZero(to.Busy-from.Busy, to.At.Sub(from.At)))
 		if rate := r.Rate(); rate > 0 {
 			set("beat-cpu-each", cpus/rate*1e6)
 			set("beat-cores", cpus/rate*1e6)
+			set("beat-cpu-all", cpus/rate*float64(max(in.Run.Connections, r.Connected))/time.Duration(p.Heartbeat).Seconds())
 		}
 	},
 }
