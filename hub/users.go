@@ -44,8 +44,8 @@ func ReadUsers(r io.Reader) (*Users, error) {
 }
 
 // Reload replaces all users by the users of another ACL file. After an error, the users are unchanged. The new rights
-// apply to later actions of connected clients, but existing subscriptions remain. Call Hub.CloseRevoked to close clients
-// that have lost the right to a subscription.
+// apply to later actions of connected clients, but existing subscriptions remain. Call Hub.CloseRevoked to close
+// clients that have lost the right to a subscription.
 func (u *Users) Reload(r io.Reader) error {
 	accounts, byPassword, err := parseACLFile(r, defaultACLLimits)
 	if err != nil {

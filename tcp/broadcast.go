@@ -111,8 +111,8 @@ func (s *Server) Upgrading() bool {
 	return g != nil && g.IsPausedOrHasPeers()
 }
 
-// HandedOver reports whether an upgrade has moved connections from this process to a new process. While it
-// returns true, both processes deliver the same broadcasts. Work that must be done only once for each broadcast, such as
+// HandedOver reports whether an upgrade has moved connections from this process to a new process. While it returns
+// true, both processes deliver the same broadcasts. Work that must be done only once for each broadcast, such as
 // storing it, belongs in the process in which HandedOver returns false. If the new process ends before this one,
 // HandedOver returns false again.
 func (s *Server) HandedOver() bool { return s.broadcastsHandedOver.Load() }

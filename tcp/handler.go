@@ -175,8 +175,8 @@ func checkShedSignature(fieldName string, h Handler) error {
 	return nil
 }
 
-// Values of the argument reason of ShedHandler.Shed. Each wraps ErrOverloaded and the error with which the pool rejected
-// the job.
+// Values of the argument reason of ShedHandler.Shed. Each wraps ErrOverloaded and the error with which the pool
+// rejected the job.
 var (
 	errOverloadFull = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrFull)
 	errOverloadShed = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrShed)

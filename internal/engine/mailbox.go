@@ -464,9 +464,9 @@ func (b *Mailbox) addWaitingSender(messageSize int) SpaceWait {
 	return SpaceWait{freed: s.freed, onDone: func() { b.removeSenderOrWakeNext(s) }}
 }
 
-// removeSenderOrWakeNext is called when the sender s stops waiting. If s has not been woken, it removes s from the waiting
-// senders. Otherwise, s has been woken and has sent its message or given up. If s was the last woken sender and the
-// mailbox is empty, removeSenderOrWakeNext wakes the next senders, because no read of the mailbox will do so.
+// removeSenderOrWakeNext is called when the sender s stops waiting. If s has not been woken, it removes s from the
+// waiting senders. Otherwise, s has been woken and has sent its message or given up. If s was the last woken sender and
+// the mailbox is empty, removeSenderOrWakeNext wakes the next senders, because no read of the mailbox will do so.
 func (b *Mailbox) removeSenderOrWakeNext(s *waitingSender) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

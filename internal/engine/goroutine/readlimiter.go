@@ -53,10 +53,10 @@ func (t *readLimiter) releaseToken() {
 	<-t.tokens
 }
 
-// awaitMemoryAndReadPermitUnlessWoken waits until there is memory for a read buffer. If the peer sends much (c.bulk), it
-// then also waits for a token of the readLimiter. It stops waiting and returns false if another goroutine sends to the
-// connection or requests something of it, or if memory stays short for maxMemoryWaits. If it returns true, the caller
-// must call releaseReadPermit after reading.
+// awaitMemoryAndReadPermitUnlessWoken waits until there is memory for a read buffer. If the peer sends much (c.bulk),
+// it then also waits for a token of the readLimiter. It stops waiting and returns false if another goroutine sends to
+// the connection or requests something of it, or if memory stays short for maxMemoryWaits. If it returns true, the
+// caller must call releaseReadPermit after reading.
 func (c *conn) awaitMemoryAndReadPermitUnlessWoken() (permitted bool) {
 	e := c.engine
 	for tries := 0; c.bulk || (c.lastReadFull || c.bufferedBytes.Load() > 0) && e.buffersExceedBudget(e.largeReadBytes.Load()); tries++ {

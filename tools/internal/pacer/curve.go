@@ -56,8 +56,8 @@ func (c *RateCurve) secondsUntilDueWithRamp(message float64) float64 {
 	return before + 2*message/(a+math.Sqrt(max(a*a+4*k*message, 0)))
 }
 
-// CountMessagesDue returns the number of messages due from c.Begin until the time end. The number is the integral of the
-// rate and can have a fraction.
+// CountMessagesDue returns the number of messages due from c.Begin until the time end. The number is the integral of
+// the rate and can have a fraction.
 func (c *RateCurve) CountMessagesDue(end time.Duration) float64 {
 	t, r := max(end-c.Begin, 0).Seconds(), c.PerSecond
 	if c.To == 0 {

@@ -43,9 +43,9 @@ func AppendRequest(dst []byte, host, path string, header http.Header, k Handshak
 }
 
 // CheckPathAndHeader returns an error if the path or the header of a request is invalid. A path must be empty or begin
-// with "/". It must have valid percent-encoding, and consist of printable ASCII characters other than the space and "#".
-// A header must not contain the lines in reservedHeaders, which AppendRequest writes itself or which announce a body or
-// WebSocket extensions. Path and header together must have less than 16 KiB.
+// with "/". It must have valid percent-encoding, and consist of printable ASCII characters other than the space and
+// "#". A header must not contain the lines in reservedHeaders, which AppendRequest writes itself or which announce a
+// body or WebSocket extensions. Path and header together must have less than 16 KiB.
 func CheckPathAndHeader(path string, header http.Header) error {
 	if err := checkOptionalPath(path); err != nil {
 		return err
