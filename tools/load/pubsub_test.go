@@ -192,7 +192,7 @@ func TestPubSubFaults(t *testing.T) {
 				return err
 			}).target
 		}
-		cfg := Config{Connections: 3, PubSub: &PubSub{Protocol: "redis"}, Pipeline: 4, Duration: 50 * time.Millisecond, Drain: 100 * time.Millisecond}
+		cfg := Config{Connections: 3, PubSub: &PubSub{Protocol: "redis"}, Pipeline: 4, Duration: 50 * time.Millisecond, Drain: time.Second}
 		faults := strings.Fields("undelivered doubled reordered mismatched lost")
 		cases[name] = loadCase{server, cfg, "delivered>=6 " + strings.ReplaceAll(test.want, "==", ">="), test.want, test.says, func(t *testing.T, r *Result, _ *eventLog) {
 			for _, fault := range faults {
