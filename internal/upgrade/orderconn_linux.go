@@ -105,6 +105,7 @@ func (l *OrderConn) ServeOrders(handle func(ctx context.Context, order string, f
 			}
 		case len(rest) == 0: // a part of the descriptors
 		case json.Unmarshal(rest, &n) != nil || n != len(files):
+			orders++
 			closeFiles(files)
 			files = nil
 		default:
